@@ -136,7 +136,8 @@ def changed_copy(folder: Path, name: str, *attempts: dict[str, Any]) -> Path:
     written = json.loads((run / "run.json").read_text())
     (base,) = written["attempts"]
     written["attempts"] = [
-        base | {"number": place + 1} | each for place, each in enumerate(attempts)
+        base | {"number": place + 1, "started_boot_s": 0.0} | each
+        for place, each in enumerate(attempts)
     ]
     (run / "run.json").write_text(json.dumps(written))
     if len(attempts) > 1:
@@ -181,6 +182,17 @@ def test_attempts_are_shown_with_how_they_ended(folder: Path, server: LiveServer
         "stopped": [0, 0, 200, 0],
         "succeeded": [0, 0, 0, 100],
     }
+
+
+def test_the_list_has_no_verdict_of_an_earlier_attempt(folder: Path, server: LiveServer):
+    assert runs_of(server)["base"]["verdict"]
+    begun = {"ended_s": None, "exit_code": None, "launcher": {}}
+    changed_copy(folder, "killed-later", {"exit_code": 0}, begun)
+    eventually(lambda: "killed-later" in runs_of(server), "the run in the list")
+    listed = runs_of(server)["killed-later"]
+    assert (listed["state"], listed["attempts"]) == ("killed", 2)
+    assert (listed["samples_per_s"], listed["data_wait_share"]) == (None, None)
+    assert listed["verdict"] == ""
 
 
 def test_a_killed_last_attempt_lasts_until_its_last_record(folder: Path, server: LiveServer):

@@ -58,7 +58,8 @@ def _wait_until_closed(folder: RunFolder, attempt: int) -> None:
 
 def _diagnose(folder: RunFolder, attempt: int) -> PageData:
     data = read_page_data(open_records(folder.path, attempt))
-    text = json.dumps(data.diagnosis.to_json(), indent=2) + "\n"
+    found = {"attempt": attempt, **data.diagnosis.to_json()}
+    text = json.dumps(found, indent=2) + "\n"
     write_text_atomically(folder.path / "diagnosis.json", text)
     return data
 

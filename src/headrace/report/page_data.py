@@ -110,13 +110,17 @@ def goes_on(records: Records, attempts: Sequence[Attempt]) -> bool:
     return is_led or Records(records.path, last.number).live
 
 
-def recorded_verdict(run: Path) -> dict[str, Any]:
-    """Return the verdict that was made at a run's end; empty if there is none to be read."""
+def recorded_verdict(run: Path, attempt: int | None) -> dict[str, Any]:
+    """Return the verdict that was made at an attempt's end; empty if there is none to be read.
+
+    None: it is not known which attempts there are. One of an older version names no attempt.
+    """
     try:
-        found = json.loads((run / DIAGNOSIS_FILE).read_text(encoding="utf-8"))["verdict"]
-    except (OSError, ValueError, KeyError, TypeError):
+        written = json.loads((run / DIAGNOSIS_FILE).read_text(encoding="utf-8"))
+        found, of = written["verdict"], written.get("attempt", attempt)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and attempt in {None, of} else {}
 
 
 def _known_cost(run: Path, attempts: tuple[Attempt, ...]) -> tuple[RunCost | None, str]:

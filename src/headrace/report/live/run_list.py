@@ -285,7 +285,7 @@ def _read_summary(name: str, path: Path) -> RunSummary:
     except LaunchError as error:
         fault = str(error)
     last = attempts[-1] if attempts else None
-    verdict = recorded_verdict(path)
+    verdict = recorded_verdict(path, None if last is None else last.number)
     return RunSummary(
         name=name,
         state=run_state(path, last),

@@ -133,7 +133,7 @@ def _part_notes(data: PageData) -> Iterator[str]:
         return
     yield data.part
     is_of_this = not (data.live or data.has_followers)  # each attempt's takes the last one's place
-    if is_of_this and (sentence := recorded_verdict(data.path).get("sentence")):
+    if is_of_this and (sentence := recorded_verdict(data.path, data.attempt).get("sentence")):
         yield f"Of the whole run, made when it ended: {sentence}"
 
 
