@@ -45,8 +45,10 @@ from headrace.decide.experiments.run_target import (
 )
 from headrace.decide.experiments.spool import SPOOL, Entry, SpoolWriter
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
+from headrace.decide.experiments.sync import unsent_runs
 from headrace.records.run_folder import open_run_folder
 from jobs import clean_environment, eventually, headrace, run_here
+from other_user import as_other_user, folder_of_all_users
 from services.gateway import gateway
 from services.mlflow_server import free_port, history, mlflow_server
 from services.mlflow_server import run_of as run_in
@@ -172,6 +174,41 @@ def test_points_of_the_same_series_are_all_there_as_they_were_logged(runs: Path)
     assert history(client, run, "loss") == expected
     assert history(client, run, "lr") == [(step, 0.1 if step % 3 else 0.5) for step in range(100)]
     assert len(history(client, run, "norm")) == 100
+    frame = experiments.ExperimentRun("base").get_time_series_data_frame()
+    assert frame["norm"].tolist() == [math.inf if step == 7 else 2.0 for step in range(100)]
+
+
+def test_a_run_that_was_sent_is_none_to_send_for_who_may_only_read_it(
+    new_database: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with folder_of_all_users() as runs:
+        shutil.copy(new_database, runs / "mlflow.db")
+        monkeypatch.setenv("HEADRACE_RUNS_DIR", str(runs))
+        experiments.init(experiment=EXPERIMENT)
+        for name in ("sent", "cut"):
+            with experiments.start_run(name) as run:
+                run.log_metrics({"loss": 1.0})
+        with next((runs / "cut" / SPOOL).glob("*.jsonl")).open("a") as spool:
+            spool.write(json.dumps({"kind": "tags", "at_ms": 1, "values": {}}) + "\n")
+        for path in (runs, *runs.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        found = as_other_user(lambda: str([run.name for run in unsent_runs(runs)]))
+        for path in (runs, *runs.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert found == "['cut']"
+
+
+def test_series_may_be_called_like_the_columns_of_a_point(runs: Path):
+    with experiments.start_run("base") as run:
+        for step in range(3):
+            point = {"step": 10.0 * step, "wall_time": 0.5, "at_ms": 1.0, "loss": 2.0}
+            run.log_time_series_metrics(point, step=step)
+    frame = experiments.ExperimentRun("base").get_time_series_data_frame()
+    assert frame["step"].tolist() == [0, 1, 2]
+    assert frame["time_series_metric.step"].tolist() == [0.0, 10.0, 20.0]
+    assert frame["time_series_metric.wall_time"].tolist() == [0.5] * 3
+    assert (frame["at_ms"].tolist(), frame["loss"].tolist()) == ([1.0] * 3, [2.0] * 3)
+    assert frame["wall_time"].dt.year.min() > 2000
 
 
 def test_runs_that_recorded_no_steps_are_not_compared_and_that_is_said(runs: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Numbers and sizes as text: no exponent, and within half a percent of what they are."""
+"""Numbers and sizes as text: within half a percent, and without an exponent unless huge."""
 
 from __future__ import annotations
 
@@ -27,3 +27,10 @@ def test_a_number_reads_back(value: float):
     text = format_number(value)
     assert "e" not in text
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
+
+
+@given(st.floats(1e17, 1e308) | st.floats(-1e308, -1e17) | st.just(float("inf")))
+def test_a_huge_number_is_short_and_reads_back(value: float):
+    text = format_number(value)
+    assert len(text) <= 10
+    assert float(text) == pytest.approx(value, rel=0.0051)

@@ -34,3 +34,19 @@ def test_steps_that_begin_anew_with_each_attempt_go_on(tmp_path: Path):
 
 def test_steps_that_a_script_gives_stay(tmp_path: Path):
     assert steps(tmp_path, [point(7), point(3), point(None)], [point(None)]) == [7, 3, 8, 9]
+
+
+def status(attempt: int, at_ms: int, status: str) -> Entry:
+    return {"kind": "status", "at_ms": at_ms, "status": status, "attempt": attempt}
+
+
+def test_the_status_of_the_last_attempt_counts_though_the_clock_was_set_back(tmp_path: Path):
+    state = SentState()
+    for entries in (
+        [status(1, 5000, "RUNNING"), status(1, 9000, "FAILED")],
+        [status(2, 1000, "RUNNING")],
+        [status(1, 9500, "KILLED")],  # of another file, read later
+        [status(2, 2000, "FINISHED"), status(2, 1500, "RUNNING")],
+    ):
+        EntryBatch(state, tmp_path, {}, lambda _: None).add(entries)
+    assert (state.status, state.status_ms, state.status_attempt) == ("FINISHED", 2000, 2)

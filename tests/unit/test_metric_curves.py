@@ -15,6 +15,7 @@ from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.experiments import metric_curves
 from headrace.decide.experiments.metric_curves import MOST_POINTS, read_run_curves
 from headrace.decide.experiments.run_target import SENT_FILE, RunTarget, database_uri
+from headrace.report.formatting import format_number
 
 Points = list[tuple[float, int, int]]  # value, time, step
 
@@ -57,7 +58,7 @@ def test_a_long_series_is_thinned_evenly_and_keeps_its_ends(tmp_path: Path, clie
 
 
 def test_of_a_step_the_last_point_counts_and_nan_stays(tmp_path: Path, client: MlflowClient):
-    points = [(0.5, 10, 0), (0.75, 20, 0), (math.nan, 30, 1), (math.inf, 40, 2), (0.25, 50, 3)]
+    points = [(0.5, 10, 0), (0.75, 20, 0), (math.nan, 30, 1), (math.inf, 40, 2), (-math.inf, 50, 3)]
     series = {"loss": points, "once": [(4.0, 10, 5)], "odd name/x.y": points[:1] + points[-1:]}
     found = read_run_curves(tracked(tmp_path, client, series))
     assert set(found.curves) == {"loss", "odd name/x.y"}
@@ -65,8 +66,30 @@ def test_of_a_step_the_last_point_counts_and_nan_stays(tmp_path: Path, client: M
     values = found.curves["loss"].values
     assert values[0] == 0.75
     assert math.isnan(values[1])
-    assert values[2] > 1e300  # as MLflow has it
+    assert values[2:] == (math.inf, -math.inf)  # in whose place MLflow has the largest numbers
+    assert found.last["loss"] == -math.inf
+    assert format_number(found.last["loss"]) == "-inf"
     assert found.last["once"] == 4.0
+
+
+def test_a_run_whose_runs_folder_was_moved_is_read_of_the_database_that_moved_along(
+    tmp_path: Path, new_database: Path
+):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    shutil.copy(new_database, old / "mlflow.db")
+    run = tracked(old, MlflowClient(database_uri(old)), {"loss": [(1.0, 0, 0), (0.5, 1, 1)]})
+    elsewhere = tracked(
+        tmp_path / "elsewhere", MlflowClient(database_uri(old)), {"loss": [(2.0, 0, 0)]},
+        database_uri(old),
+    )  # fmt: skip
+    old.rename(new)
+    assert read_run_curves(new / run.name).last == {"loss": 0.5}
+    target = RunTarget.read(new / run.name / "experiment")
+    assert target is not None
+    assert target.tracking_uri == database_uri(new)
+    with pytest.raises(RecordsError, match="cannot be read of sqlite:///"):  # it is not beside it
+        read_run_curves(elsewhere)
 
 
 def test_steps_that_are_times_are_read(tmp_path: Path, client: MlflowClient):

@@ -170,3 +170,16 @@ def test_a_line_that_is_completed_while_it_is_read_is_read_once(tmp_path: Path):
     found = [*first, *(entry for entries, _ in pieces for entry in entries)]
     found += read_all(tmp_path, offsets)
     assert [entry["step"] for entry in found] == [0, 1, 2]
+
+
+def test_texts_that_are_no_utf8_are_read_as_ones_that_are(tmp_path: Path):
+    odd, plain = os.fsdecode(b"caf\xe9"), "\N{FACE WITH TEARS OF JOY} caf\xe9"
+    writer = SpoolWriter(tmp_path)
+    writer.add({"kind": "params", "at_ms": 1, "values": {odd: odd, "b": plain}})
+    writer.add({"kind": "summary", "at_ms": 1, "values": {odd: 1.5}})
+    writer.add({"kind": "artifact", "at_ms": 1, "path": odd, "folder": ""})
+    writer.close()
+    params, summary, artifact = read_all(tmp_path)
+    assert params["values"] == {"caf?": "caf?", "b": plain}
+    assert summary["values"] == {"caf?": 1.5}
+    assert artifact["path"] == odd  # by which it is opened

@@ -2,11 +2,13 @@
 
 export const UNKNOWN = "unknown";
 
+const MOST_DIGITS_BELOW = 1e16; // numbers from here on are written by powers of ten
+
 /** Returns a number with about three digits, such as 0.123, 12.3 or 12,345. */
 export function numberText(value: number): string {
   if (!Number.isFinite(value)) return UNKNOWN;
   const size = Math.abs(value);
-  if (size !== 0 && size < 0.001) return value.toExponential(1);
+  if (size !== 0 && (size < 0.001 || size >= MOST_DIGITS_BELOW)) return value.toExponential(1);
   const digits = size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
@@ -63,7 +65,7 @@ export function roundTicks(low: number, high: number, most: number): number[] {
 /** Returns the texts of an axis's marks, all with as many decimals as their step needs. */
 export function tickTexts(ticks: readonly number[]): string[] {
   const step = ticks.length > 1 ? Math.abs(ticks[1]! - ticks[0]!) : Math.abs(ticks[0] ?? 1);
-  if (step > 0 && step < 1e-6) return ticks.map((tick) => tick.toExponential(1));
+  if (step > 0 && (step < 1e-6 || step >= MOST_DIGITS_BELOW)) return ticks.map((tick) => tick.toExponential(1));
   const digits = step > 0 ? Math.min(Math.max(-Math.floor(Math.log10(step) + 1e-9), 0), 6) : 0;
   const format = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return ticks.map((tick) => (tick === 0 ? "0" : tick.toLocaleString("en", format)));

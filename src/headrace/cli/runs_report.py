@@ -11,6 +11,7 @@ from rich.table import Table
 
 from headrace.core.units import format_seconds
 from headrace.decide.experiments.data_frames import TrackedRun
+from headrace.report.formatting import MOST_DIGITS_BELOW
 
 _VERDICT = "headrace.verdict"
 
@@ -74,7 +75,8 @@ def _time(at_ms: int) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    is_usual = 10_000 <= abs(value) < MOST_DIGITS_BELOW
+    return f"{value:,.0f}" if is_usual else f"{value:,.4g}"
 
 
 def _percent(share: float | None) -> str:

@@ -143,7 +143,7 @@ class _LocalRun:
     def __post_init__(self) -> None:
         number = self.rank.world.rank if self.rank is not None else 0
         self._had_to_stop = False
-        self._sender = RunSender(self.folder)
+        self._sender = RunSender(self.folder, self.attempt.number)
         self._log = self.folder.logs(self.attempt.number) / f"rank-{number}.stderr"
         script = self.job.script
         self._command = script_command(
@@ -311,7 +311,8 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         return shutdown_s + _TORCHRUN_EXTRA_S
 
     def at_begin(announced: Mapping[str, Any]) -> None:
-        senders.append(RunSender(RunFolder(Path(announced["run_dir"]))))
+        folder = RunFolder(Path(announced["run_dir"]))
+        senders.append(RunSender(folder, int(announced["attempt"])))
 
     def at_end(announced: Mapping[str, Any]) -> None:
         _import_verdict(RunFolder(Path(announced["run_dir"])), int(announced["attempt"]))

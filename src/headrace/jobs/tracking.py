@@ -32,7 +32,7 @@ from headrace.decide.experiments.run_target import (
     RunTarget,
     tracking_uri,
 )
-from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
+from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, encodable, now_ms
 from headrace.jobs.spec import RunOptions
 from headrace.records.job_settings import attempt_params, request_settings
 from headrace.records.run_folder import Attempt, RunFolder, runs_folder
@@ -126,9 +126,9 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
     return RunTarget(
         key=uuid.uuid4().hex,
         tracking_uri=tracking_uri(runs_folder(options.runs_dir), uri),
-        experiment=experiment or Path(script).stem,
+        experiment=encodable(experiment or Path(script).stem),
         experiment_id=experiment_id or "",
-        run_name=folder.path.name,
+        run_name=encodable(folder.path.name),
         started_ms=round(attempt.started_s * 1000),
         run_type=_RUN_TYPE,
         git_folder=str(Path(script).absolute().parent),
@@ -137,7 +137,7 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
 
 def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:
     at_ms = now_ms()
-    yield {"kind": "status", "at_ms": at_ms, "status": RUNNING}
+    yield {"kind": "status", "at_ms": at_ms, "status": RUNNING, "attempt": attempt.number}
     params = {
         f"{JOB_PREFIX}script": attempt.argv[0],
         f"{JOB_PREFIX}world_size": str(attempt.world_size),
@@ -173,8 +173,9 @@ def _user() -> str:
 class RunSender:
     """Sends a run's spool to MLflow while the job goes on; without a spool it does nothing."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._spool = spool_of(folder)
+        self._attempt = attempt
         self._began_ms, self._began_s = now_ms(), time.monotonic()
         self._sidecar: RestartedSidecar | None = None
         if self._spool is not None:
@@ -197,7 +198,7 @@ class RunSender:
                 writer.add(entry)
         except (HeadraceError, OSError, ValueError) as error:
             print_status(f"what the run measured is not tracked: {error}")
-        for entry in _end(exit_code, self._now_ms()):
+        for entry in _end(exit_code, self._now_ms(), self._attempt):
             writer.add(entry)
         writer.close()
         if self._sidecar is None or self._sidecar.end({"end": True}, patience_s=_END_S) != 0:
@@ -237,7 +238,7 @@ def _numbers(at_ms: int, values: Mapping[str, float]) -> Entry:
     return {"kind": "summary", "at_ms": at_ms, "values": named}
 
 
-def _end(exit_code: int, at_ms: int) -> Iterator[Entry]:
+def _end(exit_code: int, at_ms: int, attempt: int) -> Iterator[Entry]:
     yield _numbers(at_ms, {"exit_code": exit_code})
     status = "FINISHED" if exit_code == 0 else "KILLED" if exit_code in _STOPPED else "FAILED"
-    yield {"kind": "status", "at_ms": at_ms, "status": status}
+    yield {"kind": "status", "at_ms": at_ms, "status": status, "attempt": attempt}

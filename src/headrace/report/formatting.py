@@ -76,9 +76,13 @@ def format_fact(name: str, fact: float | str) -> tuple[str, str]:
     return words, f"{format_number(fact)}{unit}"
 
 
+MOST_DIGITS_BELOW = 1e16
+"""Numbers from here on are written by powers of ten, not with all their digits."""
+
+
 def format_number(value: float) -> str:
     """Return a number with three digits, or all digits of a whole or a large one."""
-    if isinstance(value, int) or abs(value) >= 999.5:
+    if isinstance(value, int) or 999.5 <= abs(value) < MOST_DIGITS_BELOW:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

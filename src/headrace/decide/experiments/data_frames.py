@@ -29,6 +29,8 @@ _Value = TypeVar("_Value")
 _FOREIGN_TYPE = "mlflow"  # of runs that others made
 OWN_METRICS = ("data_wait_share", "samples_per_s", "cost_usd", "usd_per_1k_samples")
 _SYSTEM = "system."  # the beginning of others with a column of their own
+_SERIES = "time_series_metric."  # the beginning of columns of time series
+_POINT_COLUMNS = ("step", "wall_time")  # of each point of a time series
 FIRST_COLUMNS = ("experiment_name", "run_name", "run_type", "state")
 
 
@@ -113,13 +115,14 @@ class TrackedRun:
         row |= {_column(name): value for name, value in self.metrics.items()}
         if include_time_series:
             series = self.time_series.items()
-            row |= {f"time_series_metric.{name}": value for name, value in series}
+            row |= {f"{_SERIES}{name}": value for name, value in series}
         return row
 
     def time_series_frame(self) -> pd.DataFrame:
         """Return its time series: step, wall_time and a column for each, a row a step.
 
-        Of several values of a step the last counts. wall_time is a time in UTC.
+        Of several values of a step the last counts. wall_time is a time in UTC. A series that is
+        called like one of these two has the column `time_series_metric.NAME`.
         """
         import pandas as pd
 
@@ -127,15 +130,15 @@ class TrackedRun:
         columns, times = {}, pd.Series(dtype="int64")
         for name in sorted(self.time_series):
             history = store.history(self.run_id, self.stored_names[name])
-            points = pd.DataFrame(history, columns=["step", "at_ms", name])
+            points = pd.DataFrame(history, columns=["step", "at_ms", "value"])
             points = points.sort_values("at_ms", kind="stable").drop_duplicates("step", keep="last")
             points = points.set_index("step")
-            columns[name] = points[name]
+            columns[f"{_SERIES}{name}" if name in _POINT_COLUMNS else name] = points["value"]
             times = points["at_ms"].combine(times, max, fill_value=0)
         frame = pd.DataFrame(columns).sort_index()
         wall_time = pd.to_datetime(times.sort_index(), unit="ms", utc=True)
-        frame.insert(0, "wall_time", wall_time)
-        return frame.rename_axis("step").reset_index()
+        frame.insert(0, _POINT_COLUMNS[1], wall_time)
+        return frame.rename_axis(_POINT_COLUMNS[0]).reset_index()
 
 
 def _summary_names(tags: Mapping[str, str]) -> set[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.series_steps import step_of
-from headrace.decide.experiments.spool import Entry
+from headrace.decide.experiments.spool import Entry, encodable
 from headrace.decide.experiments.tracking_store import (
     LONGEST_NAME,
     LONGEST_PARAM,
@@ -60,17 +60,15 @@ class EntryBatch:
             if kind == "artifact":
                 self._state.artifacts.append((_source(entry), entry["folder"]))
             elif kind == "status":
-                # Of several files the last in time counts; it is sent after all else.
-                if entry["at_ms"] >= self._state.status_ms:
-                    self._state.status, self._state.status_ms = entry["status"], entry["at_ms"]
+                self._state.take_status(entry)
             elif kind == "tags":
                 self.batch.tags |= {
-                    nameable(name): _encodable(str(value))[:LONGEST_TAG]
+                    nameable(name): encodable(str(value))[:LONGEST_TAG]
                     for name, value in entry["values"].items()
                 }
             elif kind == "params":
                 for name, value in entry["values"].items():
-                    self._add_param(self._name("param", name), _encodable(str(value)))
+                    self._add_param(self._name("param", name), encodable(str(value)))
             elif kind == "summary":
                 self._add_summary(entry)
             elif kind == "metrics":
@@ -163,11 +161,6 @@ def nameable(given: str) -> str:
     parts = _UNNAMEABLE.sub("_", given).split("/")
     kept = ["_" if part in {".", ".."} else part for part in parts if part]
     return "/".join(kept)[:LONGEST_NAME].rstrip("/") or "_"
-
-
-def _encodable(text: str) -> str:
-    """Return a text without what UTF-8 cannot have, such as parts of a file's name."""
-    return text.encode(errors="replace").decode()
 
 
 def _lists(names: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ points, at a tenth of a millisecond each, where a chart draws a few hundred.
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from headrace.core.errors import HeadraceError, RecordsError
 from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
+from headrace.decide.experiments.stored_numbers import logged_number
 from headrace.decide.experiments.stored_runs import open_database
 from headrace.decide.experiments.tracking_store import TrackingStore
 
@@ -120,7 +120,7 @@ def _store(uri: str, unreachable: dict[str, HeadraceError]) -> TrackingStore:
 
 def _of_database(database: Path, run_id: str) -> RunCurves:
     with open_database(database) as connection:
-        last = {name: _number(value) for name, value in connection.execute(_LAST, [run_id])}
+        last = {name: logged_number(value) for name, value in connection.execute(_LAST, [run_id])}
         found = {name: _curve(connection, run_id, name) for name in last}
     return RunCurves(last, {name: curve for name, curve in found.items() if len(curve.steps) > 1})
 
@@ -137,7 +137,8 @@ def _curve(connection: sqlite3.Connection, run_id: str, name: str) -> Curve:
         first, last = (connection.execute(end, whose).fetchone()[0] for end in _ENDS)
         query = partial(_from_step, connection, whose)
         points = list(_thinned(query, first, last))
-    return Curve(tuple(step for step, _ in points), tuple(_number(value) for _, value in points))
+    values = tuple(logged_number(value) for _, value in points)
+    return Curve(tuple(step for step, _ in points), values)
 
 
 def _from_step(connection: sqlite3.Connection, whose: list[str], step: int) -> _Point | None:
@@ -180,7 +181,7 @@ def _spaced(steps: range) -> Sequence[int]:
 
 
 def _of_store(store: TrackingStore, run_id: str) -> RunCurves:
-    last = dict(store.run(run_id).data.metrics)
+    last = {name: logged_number(value) for name, value in store.run(run_id).data.metrics.items()}
     curves = {}
     for name in sorted(last):
         points = sorted(store.history(run_id, name), key=lambda point: point[:2])
@@ -190,10 +191,6 @@ def _of_store(store: TrackingStore, run_id: str) -> RunCurves:
             kept = [steps[place] for place in _spaced(range(len(steps)))]
             curves[name] = Curve(tuple(kept), tuple(by_step[step] for step in kept))
     return RunCurves(last, curves)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 _LOGGED = """
@@ -220,4 +217,4 @@ def read_points_between(run: Path, name: str, begin_ms: int, end_ms: int) -> Cur
         raise RecordsError(f"The metric {name} of {run.name} cannot be read: {error}") from error
     steps = tuple(by_step)
     kept = tuple(steps[place] for place in _spaced(range(len(steps))))
-    return Curve(kept, tuple(_number(by_step[step]) for step in kept))
+    return Curve(kept, tuple(logged_number(by_step[step]) for step in kept))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -37,6 +38,8 @@ class RunTarget:
         resumes: A run of this name is continued, if there is one.
         git_folder: Whose commit it has; "": none.
         tensorboard: Whether it is written as an event file, too.
+        database: The path of its runs folder's own database from its spool on; "": it is in
+            another one. By this it is found where the runs folder was moved.
     """
 
     key: str
@@ -49,12 +52,14 @@ class RunTarget:
     resumes: bool = False
     git_folder: str = ""
     tensorboard: bool = True
+    database: str = ""
 
     def write(self, spool: Path) -> None:
         """Write it to a spool, which is made if needed; raises OSError."""
         spool.mkdir(parents=True, exist_ok=True)
         file = spool / TARGET_FILE
-        write_text_atomically(file, json.dumps(asdict(self), indent=2) + "\n")
+        written = replace(self, database=_path_to_own_database(spool, self.tracking_uri))
+        write_text_atomically(file, json.dumps(asdict(written), indent=2) + "\n")
         file.chmod(0o600)  # the tracking URI may hold a password
 
     @classmethod
@@ -64,7 +69,20 @@ class RunTarget:
             text = (spool / TARGET_FILE).read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return cls(**json.loads(text))
+        target = cls(**json.loads(text))
+        known, own = database_file(target.tracking_uri), spool / target.database
+        if target.database and known is not None and not known.exists() and own.exists():
+            return replace(target, tracking_uri=f"{_SQLITE}{os.path.normpath(own.absolute())}")
+        return target
+
+
+def _path_to_own_database(spool: Path, uri: str) -> str:
+    """Return the path from a spool to its runs folder's database; "": the URI is of another."""
+    file = database_file(uri)
+    if file is None or file.name != DATABASE_FILE:
+        return ""
+    is_above = spool.absolute().is_relative_to(file.parent)
+    return os.path.relpath(file, spool.absolute()) if is_above else ""
 
 
 def database_uri(runs: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Self
 from headrace.core.console import print_status
 from headrace.core.files import write_text_atomically
 from headrace.decide.experiments.run_target import SENT_FILE
-from headrace.decide.experiments.spool import RUNNING
+from headrace.decide.experiments.spool import RUNNING, Entry, spool_files
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class SentState:
         artifacts: Paths and folders of those that could not be logged yet.
         status: The run's, as the spool has it last.
         status_ms: Since when, in ms since 1970.
+        status_attempt: Which attempt of the job it is of; 0: it says of none.
         sent_status: That of the run in MLflow.
     """
 
@@ -41,6 +42,7 @@ class SentState:
     artifacts: list[tuple[str, str]] = field(default_factory=list)
     status: str = RUNNING
     status_ms: int = 0
+    status_attempt: int = 0
     sent_status: str = RUNNING
 
     @classmethod
@@ -57,6 +59,28 @@ class SentState:
         except (ValueError, TypeError, OSError) as error:
             print_status(f"{spool / SENT_FILE} cannot be read, and all is sent again: {error}")
             return cls()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the spool says how the run ended."""
+        return self.status != RUNNING
+
+    def is_complete(self, spool: Path) -> bool:
+        """Return whether MLflow has all of a spool; raises OSError."""
+        sizes = {path.name: path.stat().st_size for path in spool_files(spool)}
+        is_sent = all(size <= self.offsets.get(name, 0) for name, size in sizes.items())
+        is_status_sent = self.sent_status == self.status
+        return bool(self.run_id) and is_sent and is_status_sent and not self.artifacts
+
+    def take_status(self, entry: Entry) -> None:
+        """Take a status: of several files the last one counts, and is sent after all else.
+
+        Attempts are in their order, though the clock may have been set back between them.
+        """
+        order = entry.get("attempt", 0), entry["at_ms"]
+        if order >= (self.status_attempt, self.status_ms):
+            self.status_attempt, self.status_ms = order
+            self.status = entry["status"]
 
     def write(self, spool: Path) -> None:
         """Write it to a spool; raises OSError."""

@@ -33,6 +33,8 @@ _SUFFIX = ".jsonl"
 _WRITE_EVERY_S = 0.5
 _EXIT_PRIORITY = 10  # of the finalizer at a process's end
 _MOST_WAITING = 1_000_000  # entries, where the disk takes none
+_HALF_CHARACTER = rb"\ud"
+"""In JSON: of a character beyond 16 bits, or what stands for a byte that is no UTF-8."""
 _PIECE = 1000  # entries that are written at once
 
 Point = tuple[tuple[str, ...], tuple[float, ...], int, int]
@@ -49,7 +51,8 @@ class Entry(TypedDict, total=False):
         values: By name: texts of params and tags, numbers of metrics and of a summary.
         step: Of metrics; None: one more than the last step of each.
         attempt: Of metrics whose steps begin at 0 with each attempt: those of one attempt go on
-            after the last step of the one before. Of an event file, the one that wrote it.
+            after the last step of the one before. Of an event file, the one that wrote it. Of a
+            status, the job's that it is of.
         rank: Of the process that wrote an event file.
         restart: How often torchrun had restarted that, in its attempt.
         path: An artifact, a file or a folder; or an event file, which the script goes on writing.
@@ -238,10 +241,21 @@ def read_spool(
                     break
 
 
+def encodable(text: str) -> str:
+    """Return a text without what UTF-8 cannot have, such as parts of a file's name."""
+    return text.encode(errors="replace").decode()
+
+
 def _entries(path: Path, lines: list[bytes]) -> Iterator[Entry]:
     for line in lines:
         try:
             entry: Entry = json.loads(line)
-            yield entry
         except ValueError:  # a power cut may leave what was never written
             print_status(f"{path}: a line of {len(line)} bytes is damaged, and left out")
+            continue
+        if _HALF_CHARACTER in line and "values" in entry:
+            entry["values"] = {
+                encodable(name): encodable(value) if isinstance(value, str) else value
+                for name, value in entry["values"].items()
+            }
+        yield entry

@@ -17,7 +17,7 @@ from headrace.decide.experiments.artifact_copies import discard_copy
 from headrace.decide.experiments.entry_batch import EntryBatch
 from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
 from headrace.decide.experiments.sent_state import SentState
-from headrace.decide.experiments.spool import RUNNING, Entry, read_spool, spool_files
+from headrace.decide.experiments.spool import RUNNING, Entry, read_spool
 from headrace.decide.experiments.tracking_store import (
     Batch,
     StoreRefusalError,
@@ -65,16 +65,12 @@ class SpoolSender:
     @property
     def has_ended(self) -> bool:
         """Whether the spool says how the run ended."""
-        return self._sent.status != RUNNING
+        return self._sent.has_ended
 
     @property
     def is_complete(self) -> bool:
         """Whether MLflow has all of the spool."""
-        sizes = {path.name: path.stat().st_size for path in spool_files(self._spool)}
-        offsets = self._sent.offsets
-        is_sent = all(size <= offsets.get(name, 0) for name, size in sizes.items())
-        is_status_sent = self._sent.sent_status == self._sent.status
-        return bool(self._sent.run_id) and is_sent and is_status_sent and not self._sent.artifacts
+        return self._sent.is_complete(self._spool)
 
     def send(self) -> None:
         """Send what is new; raises StoreUnavailableError, OSError.

@@ -6,7 +6,6 @@ second to be imported. What cannot be read so, its client reads, or says why not
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.decide.experiments.run_target import database_file
+from headrace.decide.experiments.stored_numbers import logged_number
 from headrace.decide.experiments.tracking_store import TrackingStore
 
 _LOCKED_S = 10.0  # for a writer of the database to end
@@ -88,7 +88,8 @@ def _of_database(file: Path, experiment: str | None) -> Iterator[StoredRun]:
         for kind, query in _VALUES.items():
             mine = f"{query} WHERE run_uuid IN (SELECT run_uuid {_CHOSEN})"
             for run_id, key, value in database.execute(mine, chosen):
-                getattr(found[run_id], kind)[key] = math.nan if value is None else value
+                known = logged_number(value) if kind == "metrics" else value
+                getattr(found[run_id], kind)[key] = known
     yield from found.values()
 
 
@@ -96,5 +97,6 @@ def _of_client(experiment: str, run: Any) -> StoredRun:
     return StoredRun(
         run_id=str(run.info.run_id), experiment=experiment, name=str(run.info.run_name),
         state=str(run.info.status), started_ms=int(run.info.start_time), ended_ms=run.info.end_time,
-        params=dict(run.data.params), tags=dict(run.data.tags), metrics=dict(run.data.metrics),
+        params=dict(run.data.params), tags=dict(run.data.tags),
+        metrics={name: logged_number(value) for name, value in run.data.metrics.items()},
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.decide.experiments.run_target import TARGET_FILE
+from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL, now_ms
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from headrace.records.run_folder import RunFolder, running_launcher
@@ -52,7 +53,11 @@ def _sender(folder: Path) -> Iterator[SpoolSender]:
 
 
 def _is_unsent(folder: Path) -> bool:
+    spool = folder / SPOOL
     try:
+        sent = SentState.read(spool)  # without a lock, as a folder may be for reading alone
+        if sent.is_complete(spool) and (sent.has_ended or _goes_on(folder)):
+            return False
         with _sender(folder) as sender:
             return not sender.is_complete or (not sender.has_ended and not _goes_on(folder))
     except SpoolInUseError:  # its own process sends it

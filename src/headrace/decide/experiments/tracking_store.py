@@ -20,6 +20,7 @@ from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.decide.experiments.run_target import database_file, shown_uri
+from headrace.decide.experiments.stored_numbers import logged_number
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -201,7 +202,7 @@ class TrackingStore:
         """Return (step, at_ms, value) of each point of a metric, as they were logged."""
         with self._errors():
             points = self._client.get_metric_history(run_id, metric)
-            return [(point.step, point.timestamp, point.value) for point in points]
+            return [(point.step, point.timestamp, logged_number(point.value)) for point in points]
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
