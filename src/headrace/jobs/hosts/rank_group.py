@@ -87,9 +87,7 @@ class RankGroup:
     on_message: MessageHandler | None = None
     spool: Path | None = None  # of the run, for what is logged on other machines; None: untracked
     records: HostRecords | None = None  # of hosts on other machines; None: nothing is recorded
-    recorders: Sequence[
-        HostStart
-    ] = ()  # of hosts that are only recorded, until all ranks have ended
+    recorders: Sequence[HostStart] = ()  # of hosts that are only recorded, as long as ranks run
 
     def __post_init__(self) -> None:
         self._clocks: dict[str, ClockOffset] = {}
@@ -226,8 +224,10 @@ class RankGroup:
                 _send(self._left(recorders=False), stop.number or signal.SIGTERM)
         elif self._kill_s is not None and now_s > self._kill_s:
             self._kill_s = float("inf")
-            self._silent_s = _SILENT_AFTER_KILL_S
             left = self._left(recorders=False)
+            if not left:  # their records are closed
+                return
+            self._silent_s = _SILENT_AFTER_KILL_S
             names = ", ".join(agent.host.name for agent in left)
             print_status(f"{names} did not stop within {self.grace_s:.0f} s and is killed")
             _send(left, signal.SIGKILL)
