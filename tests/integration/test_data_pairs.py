@@ -13,7 +13,8 @@ from PIL import Image
 
 from data_verbs import run_data_verb
 from headrace import ShardDataset
-from headrace.data.image_files import read_orientation
+from headrace.data.image_files import masks_among, read_orientation
+from headrace.data.shards.members import SampleLocation
 from headrace.data.shards.shard_index import open_index, read_member
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.storage import open_store
@@ -139,6 +140,45 @@ def test_palette_masks_are_labels_however_they_come(tmp_path, image, mask, membe
         if folder == "src":
             np.testing.assert_array_equal(labels, LABELS)
     assert sample[member].shape == (20, 30, 1)
+
+
+MIXED = [
+    [("jpg", "png"), ("png", "tif")],
+    [("jpg", "png"), ("png", "tif"), ("tif", "png")],
+    [("png", "png"), ("png", "bmp"), ("bmp", "gif")],
+    [("jpg", "png"), ("png", "jpg")],
+]
+
+
+@pytest.mark.parametrize("kinds", MIXED)
+def test_each_member_of_pairs_of_several_formats_is_the_file_that_it_names(tmp_path, kinds):
+    files = {}
+    for number, formats in enumerate(kinds):
+        for place, (side, kind) in enumerate(zip(("images", "masks"), formats, strict=True)):
+            sink, value = io.BytesIO(), 20 * number + place + 1
+            mode = "L" if side == "masks" else "RGB"
+            pixels = Image.new(mode, (6, 4), value if mode == "L" else (value,) * 3)
+            pixels.save(sink, {"jpg": "JPEG", "tif": "TIFF"}.get(kind, kind))
+            files[f"{side}/{number}.{kind}"] = sink.getvalue()
+    write(tmp_path / "src", files)
+    assert run_data_verb(tmp_path, "pack", "src", "dst", *PAIRS).returncode == 0
+    assert run_data_verb(tmp_path, "index", "src", *PAIRS).returncode == 0
+    assert run_data_verb(tmp_path, "lint", "src").returncode == 0
+    names: dict[str, set[str]] = {}
+    for folder in ("src", "dst"):
+        index = open_index(str(tmp_path / folder))
+        store = open_store(index.data_url)
+        for location in (index.locate(sample) for sample in range(index.num_samples)):
+            for member in location.members:
+                side = "images" if member.extension not in masks_of(location) else "masks"
+                path = f"{side}/{location.key}.{member.extension.rpartition('.')[2]}"
+                assert read_member(store, index, location, member) == files[path]
+                names.setdefault(side, set()).add(member.extension)
+    assert not names["images"] & names["masks"]
+
+
+def masks_of(location: SampleLocation) -> frozenset[str]:
+    return masks_among(tuple(member.extension for member in location.members))
 
 
 def test_a_packed_palette_mask_is_labels_and_an_images_palette_colours(tmp_path):

@@ -510,6 +510,46 @@ def test_readers_know_the_mask_by_the_names_that_packing_gives(tmp_path, image, 
     assert (first, second) == usual.get((image, mask), (first, second))
 
 
+def names_of_pairs(folder: Path, kinds: list[tuple[str, str]]) -> list[tuple[str, ...]]:
+    lines = [f"a/{n}.{image},b/{n}.{mask}" for n, (image, mask) in enumerate(kinds)]
+    table = listed(written(folder, "t.csv", "\n".join(["path,mask", *lines])))
+    parts = [table.take(np.array([row])) for row in range(len(table))]  # as shards are cut
+    named = [tuple(file.extension for file in samples_of(part)[0].files) for part in parts]
+    whole = [tuple(file.extension for file in sample.files) for sample in samples_of(table)]
+    assert named == whole
+    return named
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)), min_size=1, max_size=4))
+def test_a_name_is_an_images_or_a_masks_throughout_a_dataset(tmp_path, kinds):
+    named = names_of_pairs(tmp_path, kinds)
+    images, masks = (set(names) for names in zip(*named, strict=True))
+    assert not images & masks
+    for (image, mask), names in zip(kinds, named, strict=True):
+        assert tuple(name.rpartition(".")[2] for name in names) == (image, mask)
+        assert masks_among(names) == ({names[1]} if mask != "npy" else set())
+    alone = [names_of_pairs(tmp_path, [each])[0] for each in kinds]
+    if not {image for image, _ in alone} & {mask for _, mask in alone}:
+        assert named == alone  # as they have always been named
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ([("jpg", "png"), ("png", "tif")], [("jpg", "png"), ("image.png", "mask.tif")]),
+        ([("jpg", "png"), ("png", "png")], [("jpg", "png"), ("image.png", "png")]),
+        ([("png", "png"), ("png", "tif")], [("image.png", "png"), ("image.png", "mask.tif")]),
+        (
+            [("jpg", "png"), ("png", "tif"), ("tif", "png")],
+            [("jpg", "png"), ("image.png", "mask.tif"), ("tif", "png")],
+        ),
+    ],
+)
+def test_names_of_pairs_of_several_formats(tmp_path, kinds, names):
+    assert names_of_pairs(tmp_path, kinds) == names
+
+
 def notes(path: Path, *cells: str) -> list[Any]:
     """Return the values of a column x of a CSV file with these cells."""
     text = "".join(f"{row}.jpg,{cell}\n" for row, cell in enumerate(cells))

@@ -208,6 +208,7 @@ class SampleTable:
     stems: pa.LargeStringArray  # [n]: the stems of the keys, unique
     images: FileColumn
     masks: FileColumn | None = None
+    mask_names: frozenset[str] = frozenset()  # extensions that no image's member is named by
     labels: NDArray[np.int32] | None = None  # [n], class numbers
     classes: tuple[str, ...] = ()  # names by number; empty where the labels are numbers
     notes: pa.LargeStringArray | None = None  # [n], JSON objects
@@ -253,7 +254,7 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     for row, stem in enumerate(texts(table.stems)):
         image, mask = images[row], masks[row]
         if mask is not None:
-            image, mask = _with_distinct_extensions(image, mask)
+            image, mask = _with_distinct_extensions(image, mask, table.mask_names)
         values = []
         if labels is not None:
             values.append(("cls", str(labels[row]).encode()))
@@ -269,14 +270,29 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     return samples
 
 
-def _with_distinct_extensions(image: SourceFile, mask: SourceFile) -> tuple[SourceFile, SourceFile]:
+def names_of_masks(images: FileColumn, masks: FileColumn) -> frozenset[str]:
+    """Return the extensions by which masks of a source are named, beside whatever image."""
+    pairs = set(zip(_extensions(images), _extensions(masks), strict=True))
+    return frozenset(mask for image, mask in pairs if mask and _mask_name(image, mask) == mask)
+
+
+def _with_distinct_extensions(
+    image: SourceFile, mask: SourceFile, mask_names: frozenset[str]
+) -> tuple[SourceFile, SourceFile]:
     """Return an image and its mask with extensions by which readers know which is which."""
-    if mask.extension == image.extension:
-        # Both are PNG, say. The mask keeps the plain name: its name is always the same.
+    named = _mask_name(image.extension, mask.extension)
+    if image.extension == mask.extension or image.extension in mask_names:
+        # Both are PNG, say, or another sample's mask is. The mask keeps the plain name: a member's
+        # name means one thing in all samples.
         image = replace(image, extension=f"image.{image.extension}")
-    elif mask.extension in IMAGE_EXTENSIONS - masks_among((image.extension, mask.extension)):
-        mask = replace(mask, extension=f"mask.{mask.extension}")  # a PNG's mask as TIFF, say
-    return image, mask
+    return image, replace(mask, extension=named)
+
+
+def _mask_name(image: str, mask: str) -> str:
+    """Return the name of a mask's member beside an image, by the extensions of their files."""
+    if mask != image and mask in IMAGE_EXTENSIONS - masks_among((image, mask)):
+        return f"mask.{mask}"  # a PNG's mask as TIFF, say
+    return mask
 
 
 def texts(strings: pa.LargeStringArray) -> list[str]:
@@ -285,12 +301,15 @@ def texts(strings: pa.LargeStringArray) -> list[str]:
 
 
 def _files(column: FileColumn, *, is_mask: bool) -> list[SourceFile]:
+    named = zip(_extensions(column), texts(column.paths), column.sizes.tolist(), strict=True)
     return [
-        SourceFile(
-            extension=extension_of(path_of_url(path)), path=path, size_bytes=size, is_mask=is_mask
-        )
-        for path, size in zip(texts(column.paths), column.sizes.tolist(), strict=True)
+        SourceFile(extension=extension, path=path, size_bytes=size, is_mask=is_mask)
+        for extension, path, size in named
     ]
+
+
+def _extensions(column: FileColumn) -> list[str]:
+    return [extension_of(path_of_url(path)) for path in texts(column.paths)]
 
 
 def refuse_shared_stems(table: SampleTable) -> None:

@@ -38,6 +38,7 @@ from headrace.data.shards.sources.sample_table import (
     SourceListing,
     StringColumn,
     list_files,
+    names_of_masks,
     number_classes,
     refuse_shared_stems,
     shown_folder,
@@ -335,11 +336,13 @@ def list_pairs(
             else:
                 listing.ignored.add(info.path, system=False)
     stems = _shared_stems(store.url, images, masks, listing.ignored, unreadable_folders)
+    columns = images.column(stems), masks.column(stems)
     return SampleTable(
         url=store.url,
         stems=large_strings(stems),
-        images=images.column(stems),
-        masks=masks.column(stems),
+        images=columns[0],
+        masks=columns[1],
+        mask_names=names_of_masks(*columns),
         source=listing.source("pairs", store.url),
         bad=tuple(bad),
     )

@@ -31,6 +31,7 @@ from headrace.data.shards.reports import BadFile
 from headrace.data.shards.sources.sample_table import (
     FileColumn,
     SampleTable,
+    names_of_masks,
     number_classes,
     refuse_shared_stems,
     texts,
@@ -150,15 +151,17 @@ def _samples(
 ) -> SampleTable:
     columns = _Columns(cells)
     paths = columns.paths(columns.image)
-    masks = columns.paths(columns.mask) if columns.mask else None
+    images = _column(paths)
+    masks = _column(columns.paths(columns.mask)) if columns.mask else None
     labels, classes = _labels(columns, known_classes)
     notes = _notes(columns)
     columns.refuse_members(("cls",) * (labels is not None) + ("json",) * (notes is not None))
     table = SampleTable(
         url=safe_url(folder),
         stems=_stems(columns, paths),
-        images=_column(paths),
-        masks=None if masks is None else _column(masks),
+        images=images,
+        masks=masks,
+        mask_names=frozenset() if masks is None else names_of_masks(images, masks),
         labels=labels,
         classes=classes,
         notes=notes,
