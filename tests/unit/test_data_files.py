@@ -7,6 +7,7 @@ import os
 import socket
 import tarfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from headrace.data.shards.shard_index import open_index
 from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.storage import open_store
-from image_trees import class_folders, jpeg, png_mask, write
+from image_trees import cityscapes, class_folders, jpeg, png_mask, write
 
 HIDDEN = [
     ".ipynb_checkpoints/x-checkpoint.jpg",
@@ -295,6 +296,36 @@ def test_tars_and_images_in_other_folders_are_not_guessed_at(tmp_path):
     assert found.tars_are_data() is None
     found.add("a/y.TAR")
     assert found.tars_are_data() is True  # a logo or two beside shards
+
+
+TARS = [["old.tar"], ["images.tar", "masks.TAR"], [f"{n}.tar" for n in range(9)],
+        ["old/a.tar", "old.tar.gz"], ["images/a.tar.d/0.tar"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("tars", TARS)
+@pytest.mark.parametrize("kind", ["globs", "cityscapes", "cityscapes of a split"])
+def test_tars_beside_pairs_are_ignored_by_index_and_pack_alike(tmp_path, kind, tars):
+    if kind == "globs":
+        files = {f"images/{n}.jpg": jpeg(n) for n in range(2)}
+        source = write(tmp_path / "src", files | {f"masks/{n}.png": png_mask(n) for n in range(2)})
+        options = SourceOptions(image_glob="images/*.jpg", mask_glob="masks/*.png")
+    else:
+        source = cityscapes(tmp_path / "src", each=1)
+        options = SourceOptions(split="val" if "split" in kind else None)
+    expected = listed(source, **asdict(options))[0]
+    write(source, dict.fromkeys(tars, b"no tar"))
+    indexed = index_in_place(str(source), source=options, destination=str(tmp_path / "index"))
+    packed = pack(str(source), str(tmp_path / "dst"), PackOptions(source=options))
+    assert indexed.manifest.num_samples == packed.manifest.num_samples == len(expected)
+    assert indexed.manifest.source == packed.manifest.source
+    assert lint(indexed.url).faults == ()
+
+
+def test_shards_in_folders_named_as_cityscapes_trees_are_the_data(tmp_path):
+    tar = tar_of({"x.jpg": jpeg()})
+    files = {"leftImg8bit/0.tar": tar, "gtFine/0.tar": tar, "logo.png": jpeg()}
+    source = write(tmp_path / "src", files)
+    assert index_in_place(str(source)).manifest.source.kind == "tars"
 
 
 def test_hidden_members_of_tars_are_ignored_unless_an_older_index_has_them(tmp_path):

@@ -58,7 +58,13 @@ from headrace.data.shards.sources.sample_table import (
     samples_of,
     texts,
 )
-from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, refuse_file
+from headrace.data.shards.sources.source_kinds import (
+    CITYSCAPES_FOLDERS,
+    SourceOptions,
+    list_source,
+    pair_globs,
+    refuse_file,
+)
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES
 from headrace.data.shards.sources.tree_roles import is_of_split, refuse_mixed_splits
 from headrace.data.shards.tar import check_size
@@ -247,13 +253,13 @@ def index_in_place(
     store, target = open_store(url), open_store(url if destination is None else destination)
     if store.url.lower().endswith(TABLE_SUFFIXES):
         raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
-    holds_tars = _holds_tars(store, url)
+    tars_are_data = _tars_are_data(store, url, options)
     _refuse_used(target)
     on_listed = report_listing(on_progress)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         spool = ShardRecordSpool(Path(folder))
         listed_bad: tuple[BadFile, ...] = ()
-        if options.image_glob is None and holds_tars:
+        if tars_are_data:
             description = index_tars(store, target.url, spool, on_progress, options)
         else:
             table = list_source(url, options, on_listed)
@@ -284,22 +290,27 @@ def _refuse_used(target: Store) -> None:
     target.delete(_PROBE_NAME)
 
 
-def _holds_tars(store: Store, url: str) -> bool:
+def _tars_are_data(store: Store, url: str, options: SourceOptions) -> bool:
     """Return whether the data are tars, perhaps with pictures beside them.
 
+    Beside pairs, of patterns that are given or Cityscapes', tars are ignored, as in packing.
     DatasetError: the store is empty, or a file, or holds tars and, elsewhere, images.
     """
-    found, is_empty = TarsAndImages(), True
+    found, is_empty, has_trees = TarsAndImages(), True, False
     for info in store.list_entries():
         if info.is_folder and not info.unreadable:
             continue
         is_empty = False
         if not is_system_path(info.path):
             found.add(info.path)
+            # Trees of tars alone are shards.
+            has_trees |= info.path.startswith(_CITYSCAPES_TREES) and is_image(info.path)
     if is_empty:
         refuse_file(url)
         raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
-    if not found.num_tars:
+    if not found.num_tars or options.image_glob is not None:
+        return False
+    if has_trees and pair_globs(store, options) is not None:
         return False
     if found.tars_are_data() is None:
         apart, first = found.apart()
@@ -309,3 +320,6 @@ def _holds_tars(store: Store, url: str) -> bool:
             "by its own URL, or move them apart."
         )
     return True
+
+
+_CITYSCAPES_TREES = tuple(f"{folder}/" for folder in CITYSCAPES_FOLDERS)

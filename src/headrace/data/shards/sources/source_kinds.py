@@ -507,6 +507,15 @@ class SourceOptions:
             raise UsageError(f"--split {self.split!r} is not the name of a folder.")
 
 
+def pair_globs(store: Store, options: SourceOptions) -> tuple[str, str] | None:
+    """Return the patterns of images and masks, given or Cityscapes'; None: these are no pairs."""
+    if options.image_glob is not None and options.mask_glob is not None:
+        return options.image_glob, options.mask_glob
+    if all(next(store.list_entries(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
+        return cityscapes_globs(options.split)
+    return None
+
+
 def list_source(
     url: str, options: SourceOptions, on_listed: ListedCallback = lambda _: None
 ) -> SampleTable:
@@ -528,12 +537,10 @@ def list_source(
                 raise
             # A folder, as Spark names those in which it writes a table.
     store = open_store(url)
-    if options.image_glob is not None and options.mask_glob is not None:
+    globs = pair_globs(store, options)
+    if globs is not None:
         _refuse_classes(options.classes)
-        return list_pairs(store, on_listed, options.image_glob, options.mask_glob)
-    if all(next(store.list_entries(folder), None) is not None for folder in CITYSCAPES_FOLDERS):
-        _refuse_classes(options.classes)
-        return list_pairs(store, on_listed, *cityscapes_globs(options.split))
+        return list_pairs(store, on_listed, *globs)
     if options.split is not None:
         of_split = open_store(join_url(url, options.split))
         if next(of_split.list(), None) is None:
