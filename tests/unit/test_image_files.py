@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import tarfile
 from functools import partial
@@ -17,7 +18,9 @@ from PIL import Image, ImageOps
 from headrace.core.errors import BadSampleError, UsageError
 from headrace.data import image_files
 from headrace.data.image_files import (
+    ImageSides,
     check_pair_orientation,
+    check_pair_sides,
     is_mask_name,
     masks_among,
     read_header,
@@ -185,6 +188,45 @@ def test_a_tiff_that_decoders_turn_away_from_its_mask_is_refused(orientation, co
 )
 def test_other_pairs_are_let_through(image, label):
     check_pair_orientation(image, label)
+
+
+@pytest.mark.parametrize("turned_side", ["image", "mask"])
+@pytest.mark.parametrize(("width", "height"), [(60, 59), (59, 60), (2, 1), (1, 2), (500, 499)])
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+def test_sides_that_differ_by_one_pixel_are_exchanged_too(turned_side, width, height, orientation):
+    of_image = of_mask = None
+    if turned_side == "image":
+        of_image = orientation
+    else:
+        of_mask = orientation
+    image = mask(height, width, of_image)
+    with pytest.raises(BadSampleError, match=rf"{turned_side}'s EXIF orientation"):
+        check_pair_orientation(image, mask(width, height, of_mask))
+    check_pair_orientation(image, mask(height, width, of_mask))
+    for side in (width, height):  # a square may be either
+        check_pair_orientation(image, mask(side, side, of_mask))
+
+
+SIDES = st.integers(1, 700)
+ROUNDED = st.sampled_from([round, math.floor, math.ceil])
+
+
+@given(SIDES, st.integers(-3, 3), st.integers(1, 9), ROUNDED, st.integers(1, 8), st.booleans())
+def test_masks_of_the_stored_pixels_are_let_through_and_of_turned_ones_refused(
+    width, taller, factor, rounded, orientation, is_tiff
+):
+    """At sizes near a square, where stored and turned pixels differ least."""
+    height = max(1, width + taller)
+    image = ImageSides(width, height, orientation, is_tiff)
+    across, down = (max(1, rounded(side / factor)) for side in (width, height))
+    check_pair_sides(image, ImageSides(across, down, 1, False))
+    check_pair_sides(ImageSides(width, height, 1, False), ImageSides(down, across, 1, False))
+    turned = ImageSides(down, across, 1, False)
+    if across != down and orientation in {5, 6, 7, 8}:
+        with pytest.raises(BadSampleError, match="image's EXIF orientation"):
+            check_pair_sides(image, turned)
+    else:
+        check_pair_sides(image, turned)
 
 
 def test_a_transform_that_gets_such_a_pair_names_the_orientation():

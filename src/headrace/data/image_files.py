@@ -359,6 +359,10 @@ def check_pair_sides(image: ImageSides | None, mask: ImageSides | None) -> None:
 
 def _have_one_shape(height: int, width: int, other: ImageSides) -> bool:
     """Return whether two sizes are in proportion, to a rounded pixel."""
+    # However a smaller size is rounded, its longer side is not the other one: so the sides of
+    # 60x59 and 59x60 are exchanged, though both would pass for a square.
+    if (height - width) * (other.height - other.width) < 0:
+        return False
     return abs(height * other.width - width * other.height) <= height + width
 
 
