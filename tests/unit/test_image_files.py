@@ -6,6 +6,7 @@ import io
 import math
 import struct
 import tarfile
+import zlib
 from functools import partial
 
 import cv2
@@ -29,7 +30,7 @@ from headrace.data.image_files import (
 )
 from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.transforms.decode import decode_image, decode_labels, decode_member
-from headrace.data.transforms.resize import Recode
+from headrace.data.transforms.resize import Recode, resize_mask
 from headrace.transforms import JointScaleCropFlip
 
 RNG = np.random.default_rng(0)
@@ -347,6 +348,91 @@ def test_the_labels_of_a_pgm_are_as_they_are_stored(magic, maximum):
     np.testing.assert_array_equal(decode_labels(data)[0, :, 0], values)
     for decoder in (0, 1, 2):  # as an image the greatest value is white
         assert decode_image(data, first_decoder=decoder).max() == 255
+
+
+def packed_bits(levels: np.ndarray, depth_bits: int) -> list[bytes]:
+    """Return rows of levels as files store them, several in a byte, the first in its upper bits."""
+    bits = np.unpackbits(levels[:, :, np.newaxis], axis=2)[:, :, 8 - depth_bits :]
+    rows = np.packbits(bits.reshape(len(levels), -1), axis=1)
+    return [row.tobytes() for row in rows]
+
+
+def gray_png(levels: np.ndarray, depth_bits: int) -> bytes:
+    """Write a PNG without colour; Pillow and OpenCV write none of 2 or 4 bits."""
+    height, width = levels.shape
+    rows = b"".join(b"\0" + row for row in packed_bits(levels, depth_bits))
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, depth_bits, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks.items()
+    )
+
+
+def gray_tiff(
+    levels: np.ndarray, depth_bits: int, *, white_is_zero: bool = False, deflate: bool = False
+) -> bytes:
+    """Write a gray TIFF of one strip."""
+    height, width = levels.shape
+    strip = b"".join(packed_bits(levels, depth_bits))
+    strip = zlib.compress(strip) if deflate else strip
+    tags = {
+        256: width, 257: height, 258: depth_bits, 259: 8 if deflate else 1,
+        262: 0 if white_is_zero else 1, 273: 8, 277: 1, 278: height, 279: len(strip),
+    }  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    strip += bytes(len(strip) % 2)
+    return b"II*\0" + struct.pack("<I", 8 + len(strip)) + strip + directory
+
+
+GRAY = {
+    "png": gray_png,
+    "tif": gray_tiff,
+    "tif, deflated": partial(gray_tiff, deflate=True),
+    "tif, 0 white": partial(gray_tiff, white_is_zero=True),
+    "tif, 0 white, deflated": partial(gray_tiff, white_is_zero=True, deflate=True),
+}
+
+
+@pytest.mark.parametrize("what", GRAY)
+@pytest.mark.parametrize("depth_bits", [2, 4, 8])
+def test_gray_labels_of_few_bits_are_as_they_are_stored_shrunk_or_not(what, depth_bits):
+    """Decoders scale levels so that the greatest one becomes 255."""
+    extension, greatest = what[:3], 2**depth_bits - 1
+    labels = (np.arange(40 * 61) % (greatest + 1)).astype(np.uint8).reshape(40, 61)
+    data = GRAY[what](labels, depth_bits)
+    np.testing.assert_array_equal(decode_labels(data)[:, :, 0], labels)
+    for name in (f"mask.{extension}", extension):
+        found = decode_member(name, data, labels=name == extension)
+        np.testing.assert_array_equal(found[:, :, 0], labels)
+    same = decode_labels(Recode(resize_short=100)(f"mask.{extension}", data))
+    np.testing.assert_array_equal(same[:, :, 0], labels)
+    small = decode_labels(Recode(resize_short=20)(f"mask.{extension}", data))
+    np.testing.assert_array_equal(small, resize_mask(labels[:, :, np.newaxis], 20, 30))
+    for decoder in (0, 1, 2):  # as an image its levels are from black to white
+        image = decode_image(data, first_decoder=decoder)
+        assert (image.min(), image.max()) == (0, 255)
+
+
+@pytest.mark.parametrize("what", GRAY)
+def test_labels_of_one_bit_are_black_and_white(what):
+    data = GRAY[what]((LABELS % 2).astype(np.uint8), 1)
+    stored = (LABELS % 2).astype(bool) ^ ("0 white" in what)
+    np.testing.assert_array_equal(decode_labels(data)[:, :, 0], np.where(stored, 255, 0))
+
+
+@pytest.mark.parametrize("depth_bits", [2, 4])
+def test_a_gray_mask_of_few_bits_that_is_cut_short_is_bad(depth_bits):
+    data = gray_png(LABELS % 4, depth_bits)
+    with pytest.raises(BadSampleError):
+        decode_labels(data[: len(data) // 2])
 
 
 def test_a_palette_mask_with_the_extension_of_a_jpeg_keeps_its_labels_too():

@@ -171,6 +171,14 @@ def pnm_maximum(image: PillowImage) -> int:
     return int(arguments[1]) if isinstance(arguments, tuple) and len(arguments) == 2 else 255
 
 
+_PHOTOMETRIC = 262  # TIFF 6.0, section 8
+
+
+def zero_is_white(image: PillowImage) -> bool:
+    """Return whether a TIFF stores white as 0: Pillow turns its values over."""
+    return image.format == "TIFF" and cast("TiffImageFile", image).tag_v2.get(_PHOTOMETRIC) == 0
+
+
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4, table 4
 _SIDES_EXCHANGED = frozenset({5, 6, 7, 8})  # turned by a quarter, some mirrored too
 _EXIF = b"Exif\0\0"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -31,7 +31,11 @@ from headrace.data.image_files import (
     one_line,
     pnm_maximum,
     read_header,
+    zero_is_white,
 )
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 # libjpeg's warnings (jerror.h) that mean lost pixels. Others, such as extraneous bytes before a
 # marker, which some cameras write, leave the image whole.
@@ -89,27 +93,28 @@ def decode_image(
 def decode_labels(data: bytes | memoryview) -> NDArray[np.uint8]:
     """Decode a mask: uint8[H, W, 1], the labels of its pixels.
 
-    Of a palette these are the indices, as they are numbered in the file, and not its colours. A
-    JPEG, and a mask of colours without a palette, is decoded as by `decode_image`.
+    Of a palette these are the indices, as they are numbered in the file, and not its colours; of
+    gray levels the numbers that are stored, where images have 255 for white, but of black and white
+    0 and 255. A JPEG, and a mask of colours without a palette, is decoded as by `decode_image`.
 
     Raises:
         BadSampleError: As `decode_image`.
     """
     header = read_header(data)
     if header.kind == "jpeg" or (header.kind == "png" and not header.palette):
-        return decode_image(data)
+        labels = decode_image(data)
+        return _unscaled(labels, _maximum(header.depth_bits)) if header.gray else labels
     from PIL import Image
 
     if header.kind == "png" and _PNG_END not in bytes(data):
         return decode_image(data)  # cut short: the chain's error
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode in {"P", "L"}:
-                maximum = pnm_maximum(image)
-                labels = np.array(image, dtype=np.uint8)[:, :, np.newaxis]
-                return labels if maximum == 255 else _unscaled(labels, maximum)
-            if image.mode in {"1", "LA"}:
-                return np.array(image.convert("L"), dtype=np.uint8)[:, :, np.newaxis]
+            if image.mode == "L":
+                return _gray_labels(image, header.depth_bits)
+            if image.mode in {"P", "1", "LA"}:
+                gray = image if image.mode == "P" else image.convert("L")
+                return np.array(gray, dtype=np.uint8)[:, :, np.newaxis]
     except (ValueError, OSError, SyntaxError) as error:
         raise BadSampleError(
             f"Pillow does not accept this mask of {len(data)} bytes, {header.width}x"
@@ -119,9 +124,21 @@ def decode_labels(data: bytes | memoryview) -> NDArray[np.uint8]:
     return decode_image(data)
 
 
+def _gray_labels(image: PillowImage, depth_bits: int) -> NDArray[np.uint8]:
+    """Return the values of a gray image as they are stored: Pillow makes 255 of white."""
+    maximum = min(pnm_maximum(image), _maximum(depth_bits))
+    labels = np.array(image, dtype=np.uint8)[:, :, np.newaxis]
+    return _unscaled(255 - labels if zero_is_white(image) else labels, maximum)
+
+
+def _maximum(depth_bits: int) -> int:
+    """Return the greatest label of some bits; black and white, of 1 bit, stay 0 and 255."""
+    return 2**depth_bits - 1 if depth_bits > 1 else 255
+
+
 def _unscaled(labels: NDArray[np.uint8], maximum: int) -> NDArray[np.uint8]:
     """Return values as they are stored, 0 to `maximum`, of those that were scaled to 255."""
-    return np.round(labels * (maximum / 255)).astype(np.uint8)
+    return labels if maximum == 255 else np.round(labels * (maximum / 255)).astype(np.uint8)
 
 
 def decode_member(
