@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Lock
 
 from headrace.observe.probe.device_clock import DeviceClock, HostReport
-from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_segments import DeviceCopyCounts, RowKind, Segment
 from headrace.records.collector import Collector
 from headrace.records.ring import RingWriter
 from headrace.records.schema import DEVICE_STEPS, STEPS, TABLES_BY_NAME

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace import open_run
 from jobs import run_here
 from recorded import SCRIPTS
 
@@ -71,6 +73,56 @@ def test_the_line_that_starves_a_run_is_named(tmp_path: Path, workers: int):
     shown = run_here(tmp_path, "doctor", "slow")
     assert shown.returncode == 0
     assert "train.py" in shown.stdout
+
+
+LOOPS = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self, batches, seconds):
+        self.batches, self.seconds = batches, seconds
+
+    def __len__(self):
+        return self.batches * 2
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.randn(64)
+
+torch.set_num_threads(1)
+net = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+"""
+ZIPPED = """
+labelled, unlabelled = DataLoader(Rows(120, 0.02), 2), DataLoader(Rows(120, 0), 2)
+for number, (a, b) in enumerate(zip(labelled, unlabelled)):
+    time.sleep(0.01)
+    (net(a).pow(2).mean() + net(b).pow(2).mean()).backward()
+    if (number + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def looped(folder: Path, loop: str) -> tuple[dict[str, Any], Any]:
+    """Return the diagnosis of a loop, and its rows of `steps` in which there were batches."""
+    (folder / "train.py").write_text(LOOPS + loop)
+    ended = run_here(folder, "run", "--name", "looped", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    diagnosis = json.loads(run_here(folder, "doctor", "--json").stdout)
+    steps = open_run(folder / "runs" / "looped").steps
+    return diagnosis, steps[steps["batches"] > 0]
+
+
+def test_two_loaders_that_gradients_are_accumulated_over_are_waited_for(tmp_path: Path):
+    diagnosis, steps = looped(tmp_path, ZIPPED)
+    assert set(steps["kind"]) == {"train"}
+    assert set(steps["batches"]) == {4}
+    assert (steps["data_wait_ns"] >= 4 * 40_000_000).all()
+    assert diagnosis["verdict"]["bound"] == "data"
+    assert "evaluation" not in {finding["rule"] for finding in diagnosis["findings"]}
 
 
 def test_a_run_that_is_not_there_is_one_clear_sentence(tmp_path: Path):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.observe.probe import device_clock
 from headrace.observe.probe.device_clock import CopySums, DeviceClock, HostReport
-from headrace.observe.probe.step_clock import NO_COPIES, CopyPlace, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import CopyPlace, StepClock
+from headrace.observe.probe.step_segments import NO_COPIES, RowKind, Segment
 from simulated_device import Device, Stream
 
 EPOCH: list[Callable[[StepClock, int], None]] = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.probe.step_clock import DeviceCopyCounts, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_segments import DeviceCopyCounts, RowKind, Segment
 
 
 class Watch:

@@ -77,7 +77,8 @@ PURE = """
     observe.probe.host_resources observe.probe.iterator_state observe.probe.library_batches
     observe.probe.loaders observe.probe.process_cores observe.probe.process_usage
     observe.probe.rank_claims observe.probe.report_queue observe.probe.sampler_reads
-    observe.probe.slow_steps observe.probe.step_clock observe.probe.thread_stack
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.step_segments
+    observe.probe.thread_stack
     observe.probe.timing_rates observe.whatif.allowed_cores observe.whatif.comparison
     observe.whatif.core_waits observe.whatif.hosts observe.whatif.loader_numbers
     observe.whatif.loaders_in_turn

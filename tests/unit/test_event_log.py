@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from headrace.observe.probe.event_log import EventLog
 from headrace.observe.probe.report_queue import MAX_QUEUED_REPORTS, LockFactory
-from headrace.observe.probe.step_clock import Segment, StepClock
+from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_segments import Segment
 
 WAIT, FORWARD, BACKWARD, OPTIMIZER, REST = 10, 20, 30, 5, 1
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headrace.observe.probe.device_copies import CopyObserver
-from headrace.observe.probe.step_clock import DeviceCopyCounts
+from headrace.observe.probe.step_segments import DeviceCopyCounts
 
 
 class Log:

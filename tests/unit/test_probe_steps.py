@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.probe.step_clock import DeviceCopyCounts, Segment, StepClock
+from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_segments import DeviceCopyCounts, Segment
 
 
 class Script:
@@ -197,6 +198,109 @@ def test_loaders_that_are_iterated_over_together_later_on():
     kinds = [kind for kind, _ in script.ends()]
     assert kinds == ["train", "train", "train", "eval", "train", "train", "train"]
     assert script.ends()[-1][1]["data_wait"] == 50
+
+
+@pytest.mark.parametrize("asked", [(0, 1), (0, 0, 1), (1, 0, 0, 2), (0, 0, 0, 1, 1)])
+@pytest.mark.parametrize("times", [1, 4, 100])
+def test_gradients_are_accumulated_over_batches_of_several_loaders(
+    asked: tuple[int, ...], times: int
+):
+    """As `zip` and Lightning's CombinedLoader ask for them, or `next` several times a step."""
+    script = Script()
+    for loader in sorted(set(asked)):
+        script.iterate(loader)
+    for _ in range(3):
+        for _ in range(times):
+            for loader in asked:
+                script.fetch(loader, 10 if loader else 40)
+            script.passes(20)
+            script.backward(30)
+        script.optimize(5)
+    rows = [row for row in script.all_rows() if row[1]]
+    wait = times * sum(10 if loader else 40 for loader in asked)
+    work = {"forward": 20 * times, "backward": 30 * times, "optimizer": 5}
+    assert rows == [("train", {"data_wait": wait, **work})] * 3
+    assert {step.loader for step in script.steps} == {0}
+    assert {step.samples for step in script.steps} == {4 * len(asked) * times}
+    assert len(script.clock._pending) == 0
+
+
+def test_the_batches_of_a_step_are_those_of_the_loader_that_is_waited_for():
+    script = Script()
+    for _ in range(2):
+        for _ in range(4):
+            script.fetch(0, 40)
+            script.fetch(1, 10)
+            script.backward(30)
+        script.optimize(5)
+    script.ends()
+    assert [(row.loader, row.batches) for row in script.steps] == [(0, 4)] * 2
+
+
+def test_loaders_in_lockstep_evaluate_with_gradients_on_after_loaders_that_train_so():
+    script = Script()
+    for _ in range(2):
+        for number in range(8):
+            script.fetch(0, 40)
+            script.fetch(1, 10)
+            script.backward(30)
+            if number % 4 == 3:
+                script.optimize(5)
+        for loader in (2, 3):
+            script.iterate(loader)
+        for _ in range(6):
+            script.fetch(2, 7)
+            script.fetch(3, 7)
+            script.passes(3)
+        script.fetch(2, 1, ended=True)
+    kinds = [kind for kind, row in script.all_rows() if row]
+    assert (kinds.count("train"), kinds.count("eval")) == (4, 2 * 12)
+
+
+def test_an_evaluation_of_one_of_the_loaders_that_are_iterated_together():
+    script = Script()
+    for number in range(6):
+        if number in {2, 4}:
+            script.iterate(0)
+            for _ in range(8):
+                script.fetch(0, 7)
+                script.passes(3)
+            script.fetch(0, 1, ended=True)
+            script.iterate(0)
+        script.fetch(0, 40)
+        script.train(1)
+    kinds = [kind for kind, row in script.all_rows() if row]
+    assert (kinds.count("train"), kinds.count("eval")) == (6, 16)
+    assert {step.phases_ns["data_wait"] for step in script.steps} == {50}
+
+
+def test_a_batch_that_no_partner_came_to_at_the_end_of_an_epoch_is_of_the_next_one():
+    """As `zip` asks the longer loader once more."""
+    script = Script()
+    for _ in range(3):
+        for loader in (0, 1):
+            script.iterate(loader)
+        for _ in range(3):
+            script.fetch(0, 40)
+            script.train(1)
+        script.fetch(0, 40)
+        script.fetch(1, 1, ended=True)
+    rows = [kind for kind, row in script.all_rows() if "forward" in row]
+    assert rows == ["train"] * 9
+
+
+def test_an_evaluation_with_gradients_on_after_each_epoch_of_a_single_step():
+    script = Script()
+    for _ in range(4):
+        script.iterate(0)
+        script.train()
+        script.iterate(1)
+        for _ in range(3):
+            script.fetch(1, 7)
+            script.passes(3)
+        script.fetch(1, 1, ended=True)
+    kinds = [kind for kind, row in script.all_rows() if row]
+    assert (kinds.count("train"), kinds.count("eval")) == (4, 12)
 
 
 def test_a_second_phase_that_fetches_ahead():

@@ -24,14 +24,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.observe.probe.report_queue import FaultCallback, LockFactory, ReportQueue
-from headrace.observe.probe.step_clock import (
-    CopyCallback,
-    CopyPlace,
-    RowCallback,
-    RowKind,
-    Segment,
-    StepClock,
-)
+from headrace.observe.probe.step_clock import CopyCallback, CopyPlace, RowCallback, StepClock
+from headrace.observe.probe.step_segments import RowKind, Segment
 
 MAX_PENDING_EVENTS = 1024
 """Most events that have not passed yet. A device's queue holds about 1,000 launches, and a step has

@@ -23,7 +23,8 @@ from typing import Any
 
 from headrace.core.import_hooks import after_import
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.step_clock import NO_COPIES, CopyPlace, DeviceCopyCounts
+from headrace.observe.probe.step_clock import CopyPlace
+from headrace.observe.probe.step_segments import NO_COPIES, DeviceCopyCounts
 
 _Function = Callable[..., Any]
 

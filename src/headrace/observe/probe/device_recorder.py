@@ -10,7 +10,8 @@ from typing import Any
 
 from headrace.observe.probe.device_clock import CopySums, DeviceClock, HostReport, TimedEvent
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.step_clock import CopyPlace, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import CopyPlace, StepClock
+from headrace.observe.probe.step_segments import RowKind, Segment
 from headrace.records.schema import DEVICE_COPIES, DEVICE_STEPS
 
 _PARENT_CLOCKS: list[Any] = []

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from headrace.observe.probe.report_queue import FaultCallback, LockFactory, ReportQueue
 from headrace.observe.probe.slow_steps import SlowStepSamples
-from headrace.observe.probe.step_clock import RowCallback, RowKind, Segment, StepClock
+from headrace.observe.probe.step_clock import RowCallback, StepClock
+from headrace.observe.probe.step_segments import RowKind, Segment
 
 _LONGEST_WAIT_S = 1.0
 _LAST_WAIT_S = 10.0  # at the end there is no later time

@@ -33,13 +33,8 @@ from headrace.observe.probe.profiler_trace import PROFILER_TRACE
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.report_queue import MAX_QUEUED_REPORTS
 from headrace.observe.probe.stack_sampler import is_sampled, start_sampler, stop_sampler
-from headrace.observe.probe.step_clock import (
-    CopyPlace,
-    DeviceCopyCounts,
-    RowKind,
-    Segment,
-    StepClock,
-)
+from headrace.observe.probe.step_clock import CopyPlace, StepClock
+from headrace.observe.probe.step_segments import DeviceCopyCounts, RowKind, Segment
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import STEPS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.observe.probe.recording_session import SESSION
-from headrace.observe.probe.step_clock import Phase, StepClock
+from headrace.observe.probe.step_clock import StepClock
+from headrace.observe.probe.step_segments import Phase
 from headrace.records.schema import FETCHES
 
 BACKWARD_BEGAN, BACKWARD_ENDED = StepClock.backward_began, StepClock.backward_ended

@@ -1,0 +1,207 @@
+"""Segments that wait for a step to take them, and those among them that are an evaluation.
+
+A batch is trained on if a backward follows, of itself or of another loader's batch after it: two
+loaders that are iterated together, fed one after the other. What an optimizer's step ends takes all
+that was trained on since the step before. A loader's batches in a row that no backward follows are
+an evaluation as another loader is asked, unless as many went with the step before this one.
+
+Pure: nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from headrace.observe.probe.step_segments import RowKind, Segment, joined
+
+_MAX_UNUSED = 64  # batches without a backward, before they count as evaluation
+_MAX_ACCUMULATED = 64  # batches with a backward that are kept apart, once a step has come
+_MAX_UNSTEPPED = 256
+"""Batches with backward before the first optimizer's step; with more, there is no optimizer that
+can be seen, as where a script changes its parameters itself."""
+_MAX_AHEAD = 16  # without a backward, of a loader never trained on, once another one was
+_MOST_LEFT = 4  # the same, as another loader is asked before any step, or its own next iteration
+
+
+@dataclass(slots=True)
+class _Accumulated:
+    """Batches up to one with a backward."""
+
+    loader: int  # of the one with the backward
+    segments: list[Segment]
+
+
+class PendingSegments:
+    """The segments of a step that has not ended; `emit` gets what is a row by itself."""
+
+    def __init__(self, emit: Callable[[RowKind, Segment], None]) -> None:
+        self._emit = emit
+        self._accumulated: list[_Accumulated] = []
+        self._unused: list[Segment] = []  # since the last backward
+        self._run: dict[int, int] = {}  # the batches of each loader since then
+        # The most of each loader before one backward, since the last step, and before that.
+        self._asked: dict[int, int] = {}
+        self._asked_before: dict[int, int] = {}
+        self._trained: set[int] = set()
+        self._evaluated: int | None = None  # the loader of the last batch, if it was evaluated
+        self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator, if seen made
+        self._ended: set[int] = set()  # loaders whose last request found the iterator's end
+        self._has_stepped = self._lacks_optimizer = False
+
+    def __len__(self) -> int:
+        return len(self._unused) + sum(len(each.segments) for each in self._accumulated)
+
+    def goes_on(self, loader: int, current: Segment | None) -> bool:
+        """Return whether a new iterator goes on with its loop, as one made for each batch."""
+        if self._fetched.get(loader) != 1:
+            return False
+        pending = (segment for each in self._accumulated for segment in each.segments)
+        segments = (*pending, *self._unused, *(() if current is None else (current,)))
+        return any(segment.loader == loader for segment in segments)
+
+    def iterator_began(self, loader: int, *, goes_on: bool) -> None:
+        """Note a new iterator; `goes_on`: in the same loop."""
+        if not goes_on and self._run.pop(loader, 0) > _MOST_LEFT:
+            self._count_evaluation({loader})  # no step has taken them
+        self._fetched[loader] = 0
+
+    def asked(self, loader: int) -> None:
+        """Note that a loader is asked for a batch."""
+        if self._ended:
+            self._ended.discard(loader)
+
+    def fetched(self, loader: int) -> None:
+        """Note that it has delivered one."""
+        if loader in self._fetched:
+            self._fetched[loader] += 1
+
+    def ended(self, loader: int) -> None:
+        """Note that there was none: its iterator has ended."""
+        self._ended.add(loader)
+
+    def evaluate(self, segment: Segment) -> None:
+        """Emit a batch that was asked for with gradients off."""
+        self._emit("eval", segment)
+        self._evaluated = segment.loader
+
+    def hold(self, segment: Segment) -> None:
+        """Keep a batch without a backward."""
+        self._unused.append(segment)
+        self._run[segment.loader] = self._run.get(segment.loader, 0) + 1
+
+    def accumulate(self, segment: Segment) -> None:
+        """Keep a batch with a backward; without an optimizer, it is a step."""
+        if segment.loader >= 0:
+            self._trained.add(segment.loader)
+        segments = self._take(segment)
+        if self._lacks_optimizer:
+            self._emit("train", joined(segments))
+            return
+        accumulated = self._accumulated
+        accumulated.append(_Accumulated(segment.loader, segments))
+        if self._has_stepped:
+            if len(accumulated) > _MAX_ACCUMULATED:
+                self._join_oldest()
+        elif len(accumulated) > _MAX_UNSTEPPED:
+            self._has_stepped = self._lacks_optimizer = True
+            self._accumulated = []
+            for each in accumulated:
+                self._emit("train", joined(each.segments))
+
+    def step(self, segment: Segment) -> None:
+        """Emit a step, which ends with a segment."""
+        if segment.loader not in self._trained and segment.loader >= 0:
+            self._trained.add(segment.loader)
+        if self._run or self._unused:
+            segment = joined(self._take(segment))
+        if self._accumulated:
+            earlier = [each for group in self._accumulated for each in group.segments]
+            segment, self._accumulated = joined([*earlier, segment]), []
+        self._asked_before, self._asked = self._asked, {}
+        self._evaluated, self._lacks_optimizer, self._has_stepped = None, False, True
+        self._emit("train", segment)
+
+    def settle(self, next_loader: int) -> None:
+        """Count held batches as evaluation if they are one, as a loader is asked for the next."""
+        if not self._unused:
+            return
+        last = self._unused[-1].loader
+        if self._evaluates(last, next_loader):
+            self._count_evaluation({last, *self._left_over()})
+        elif len(self._unused) > _MAX_UNUSED:
+            self._count_evaluation({each.loader for each in self._unused})
+
+    def forget(self) -> None:
+        """Drop all segments."""
+        self._accumulated, self._unused = [], []
+        self._run.clear()
+
+    def close(self) -> None:
+        """Emit all segments: no step comes."""
+        # What is accumulated for a step that does not come is time between.
+        kind: RowKind = "between" if self._has_stepped else "train"
+        for each in self._accumulated:
+            self._emit(kind, joined(each.segments))
+        self._count_evaluation({each.loader for each in self._unused})
+        self.forget()
+
+    def _take(self, segment: Segment) -> list[Segment]:
+        """Return the batches that a backward has used, the last of which is `segment`."""
+        if not (self._run or self._unused):
+            return [segment]
+        segments, self._unused = [*self._unused, segment], []
+        self._run.clear()
+        return segments
+
+    def _evaluates(self, last: int, next_loader: int) -> bool:
+        """Return whether a loader's batches are an evaluation: more than steps take.
+
+        A single batch in every step is part of its data, and so are as many as in the step before:
+        two loaders are iterated together.
+        """
+        if last in self._trained:
+            return False
+        count, usual = self._run.get(last, 0), self._usual(last)
+        if next_loader == last:  # their backward may follow, as some scripts fetch ahead
+            goes_on = self._evaluated == last or count > max(_MAX_AHEAD, usual)
+            if goes_on and self._trained:
+                self._evaluated = last
+            return self._evaluated == last
+        before, self._evaluated = self._evaluated, None
+        self._asked[last] = max(count, self._asked.get(last, 0))
+        if last == before:
+            return True
+        if count <= usual:
+            return False
+        if self._has_stepped or count > _MOST_LEFT:
+            return True
+        return count > 1 and last in self._ended
+
+    def _usual(self, loader: int) -> int:
+        """Return how many batches of a loader go with a backward of another, by those before."""
+        most = max(self._asked.get(loader, 0), self._asked_before.get(loader, 0))
+        # A loop of its own, which each epoch of a single step may be followed by.
+        is_loop = loader in self._ended or self._fetched.get(loader) == self._run.get(loader)
+        return min(most, 1) if is_loop else most
+
+    def _left_over(self) -> list[int]:
+        """Return the loaders of more held batches than a script fetches ahead of an evaluation."""
+        return [
+            loader
+            for loader, count in self._run.items()
+            if count > max(_MOST_LEFT, self._usual(loader))
+        ]
+
+    def _count_evaluation(self, loaders: Collection[int]) -> None:
+        """Count held batches of some loaders as an evaluation."""
+        evaluated = [each for each in self._unused if each.loader in loaders]
+        self._unused = [each for each in self._unused if each.loader not in loaders]
+        for segment in evaluated:
+            self._emit("eval", segment)
+
+    def _join_oldest(self) -> None:
+        """Keep of the two oldest batches with a backward only the sum."""
+        first, second = self._accumulated[:2]
+        both = joined([*first.segments, *second.segments])
+        self._accumulated[:2] = [_Accumulated(second.loader, [both])]
