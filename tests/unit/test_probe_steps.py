@@ -139,6 +139,80 @@ def test_batches_that_are_all_fetched_before_the_first_backward():
     assert script.ends() == [("train", step), ("train", STEP)]
 
 
+@pytest.mark.parametrize(("batches", "backwards"), [(70, 70), (128, 128), (250, 250), (128, 1)])
+def test_very_many_batches_that_are_fetched_before_the_first_backward(batches: int, backwards: int):
+    """As transformers' Trainer with accumulated gradients; or they are made one large batch."""
+    script, most = Script(), 0
+    script.iterate(0)
+    for _ in range(6):
+        for _ in range(batches):
+            script.fetch(0, 10)
+            script.passes(1)
+            most = max(most, len(script.clock._pending))
+        script.accumulate(backwards)
+        script.optimize(5)
+    rows = script.all_rows()
+    # With a backward alone, the first may be batches that a script passes over as it resumes.
+    late = int(backwards == 1)
+    assert [row.batches for row in script.steps][late:] == [batches] * (6 - late)
+    assert sum(kind == "eval" for kind, _ in rows) == late * (batches - 1 - 64)
+    assert sum(row.get("data_wait", 0) for _, row in rows) == 6 * batches * 10
+    assert {row.phases_ns["data_wait"] for row in script.steps[1:]} == {10 * batches}
+    assert most <= 256
+
+
+def test_more_batches_are_fetched_ahead_than_are_kept_apart():
+    script, most = Script(), 0
+    for batches in (4, 1000, 1000, 4, 1000):
+        for _ in range(batches):
+            script.fetch(0, 10)
+            most = max(most, len(script.clock._pending))
+        script.accumulate(batches)
+        script.optimize(5)
+    assert most <= 257
+    script.clock.close(script.now_ns)
+    first, second, *others = [row.batches for row in script.steps]
+    assert (first, others) == (4, [1000, 4, 1000])
+    assert second + sum(kind == "eval" for kind, _, _ in script.rows) == 1000
+
+
+@pytest.mark.parametrize("passed", [20, 100, 300])
+def test_batches_that_a_resumed_script_passes_over_are_not_all_of_the_first_step(passed: int):
+    script = Script()
+    script.iterate(0)
+    for _ in range(passed):
+        script.fetch(0, 10)
+        script.passes(1)
+    for _ in range(3):
+        script.train()
+    kinds = [kind for kind, _ in script.ends()]
+    assert kinds.count("train") == 3
+    assert script.steps[0].batches <= 65
+    assert script.steps[0].batches + kinds.count("eval") == passed + 1
+
+
+def test_evaluation_of_training_data_that_very_many_batches_are_fetched_of():
+    script = Script()
+    for _ in range(3):
+        script.iterate(0)
+        for _ in range(2):
+            for _ in range(100):
+                script.fetch(0, 10)
+            script.accumulate(100)
+            script.optimize(5)
+        script.iterate(0)
+        for _ in range(80):
+            script.fetch(0, 7)
+            script.passes(30)
+        script.fetch(0, 1, ended=True)
+    script.iterate(0)
+    script.train()
+    rows = script.all_rows()
+    assert [row.batches for row in script.steps] == [100] * 6 + [1]
+    evaluated = [row for kind, row in rows if kind == "eval"]
+    assert sum(row["data_wait"] for row in evaluated) == 3 * 80 * 7
+
+
 def test_parts_of_one_batch_that_are_trained_on_one_by_one():
     script = Script()
     for _ in range(2):

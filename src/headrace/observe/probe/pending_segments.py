@@ -5,6 +5,9 @@ loaders that are iterated together, fed one after the other. What an optimizer's
 that was trained on since the step before. A loader's batches in a row that no backward follows are
 an evaluation as another loader is asked, unless as many went with the step before this one.
 
+Very many batches at once are fetched ahead if a backward for each follows, or if each step takes as
+many; else they are passed over, or an evaluation with gradients on, whose forwards take time.
+
 Pure: nothing here knows torch.
 """
 
@@ -15,7 +18,12 @@ from dataclasses import dataclass
 
 from headrace.observe.probe.step_segments import RowKind, Segment, joined
 
-_MAX_UNUSED = 64  # batches without a backward, before they count as evaluation
+_MAX_UNUSED = 64
+"""Batches without a backward, before they count as evaluation. Of a loader of which more are known
+to be fetched ahead of their backwards, only the sum of the oldest is kept."""
+_MAX_FETCHED = 256  # the same, of batches that are only fetched so far
+_USED_NS, _USED_SHARE = 500_000, 0.25
+"""Time after a batch came, and its share, by which the script does more than ask for the next."""
 _MAX_ACCUMULATED = 64  # batches with a backward that are kept apart, once a step has come
 _MAX_UNSTEPPED = 256
 """Batches with backward before the first optimizer's step; with more, there is no optimizer that
@@ -40,6 +48,8 @@ class PendingSegments:
         self._accumulated: list[_Accumulated] = []
         self._unused: list[Segment] = []  # since the last backward
         self._run: dict[int, int] = {}  # the batches of each loader since then
+        self._used = 0  # of these, how many the script did something with
+        self._fetches_ahead: set[int] = set()  # loaders of very many batches before each backward
         # The most of each loader before one backward, since the last step, and before that.
         self._asked: dict[int, int] = {}
         self._asked_before: dict[int, int] = {}
@@ -64,6 +74,8 @@ class PendingSegments:
         """Note a new iterator; `goes_on`: in the same loop."""
         if not goes_on and self._run.pop(loader, 0) > _MOST_LEFT:
             self._count_evaluation({loader})  # no step has taken them
+        if not self._run:
+            self._used = 0
         self._fetched[loader] = 0
 
     def asked(self, loader: int) -> None:
@@ -88,6 +100,7 @@ class PendingSegments:
     def hold(self, segment: Segment) -> None:
         """Keep a batch without a backward."""
         self._unused.append(segment)
+        self._used += _is_used(segment)
         self._run[segment.loader] = self._run.get(segment.loader, 0) + 1
 
     def accumulate(self, segment: Segment) -> None:
@@ -130,12 +143,16 @@ class PendingSegments:
         if self._evaluates(last, next_loader):
             self._count_evaluation({last, *self._left_over()})
         elif len(self._unused) > _MAX_UNUSED:
-            self._count_evaluation({each.loader for each in self._unused})
+            if last in self._fetches_ahead:
+                self._unused[:2] = [joined(self._unused[:2])]
+            elif not self._are_only_fetched() or len(self._unused) > _MAX_FETCHED:
+                self._count_evaluation({each.loader for each in self._unused})
 
     def forget(self) -> None:
         """Drop all segments."""
         self._accumulated, self._unused = [], []
         self._run.clear()
+        self._used = 0
 
     def close(self) -> None:
         """Emit all segments: no step comes."""
@@ -150,9 +167,31 @@ class PendingSegments:
         """Return the batches that a backward has used, the last of which is `segment`."""
         if not (self._run or self._unused):
             return [segment]
+        if sum(self._run.values()) > _MAX_UNUSED and segment.loader not in self._fetches_ahead:
+            self._decide_on_many(segment)
         segments, self._unused = [*self._unused, segment], []
         self._run.clear()
+        self._used = 0
         return segments
+
+    def _decide_on_many(self, segment: Segment) -> None:
+        """Decide on very many batches that were fetched before a backward, that of a segment.
+
+        They belong to it if each has one, or if it happens again. A script that resumes within an
+        epoch also passes many over, once.
+        """
+        are_all_used = 2 * segment.backwards > sum(self._run.values())
+        if are_all_used or (self._has_stepped and self._are_only_fetched()):
+            self._fetches_ahead.add(segment.loader)
+        elif len(self._unused) > _MAX_UNUSED:
+            oldest = self._unused[:-_MAX_UNUSED]
+            del self._unused[:-_MAX_UNUSED]
+            for each in oldest:
+                self._emit("eval", each)
+
+    def _are_only_fetched(self) -> bool:
+        """Return whether the script did nothing with most of the batches but ask for the next."""
+        return 2 * self._used <= sum(self._run.values())
 
     def _evaluates(self, last: int, next_loader: int) -> bool:
         """Return whether a loader's batches are an evaluation: more than steps take.
@@ -205,3 +244,10 @@ class PendingSegments:
         first, second = self._accumulated[:2]
         both = joined([*first.segments, *second.segments])
         self._accumulated[:2] = [_Accumulated(second.loader, [both])]
+
+
+def _is_used(segment: Segment) -> bool:
+    """Return whether a script did more with a batch than ask for the next, and copy it."""
+    phases, wall_ns = segment.phases_ns, segment.wall_ns
+    used_ns = wall_ns - phases.get("data_wait", 0) - phases.get("copy", 0)
+    return used_ns > _USED_NS or used_ns > _USED_SHARE * wall_ns
