@@ -38,6 +38,8 @@ class _Accumulated:
 
     loader: int  # of the one with the backward
     segments: list[Segment]
+    before: int = 0  # batches before the one with the backward, if it is open whether it used them
+    may_fetch_ahead: bool = False  # these were only fetched, of an iterator that goes on
 
 
 class PendingSegments:
@@ -107,30 +109,30 @@ class PendingSegments:
         """Keep a batch with a backward; without an optimizer, it is a step."""
         if segment.loader >= 0:
             self._trained.add(segment.loader)
-        segments = self._take(segment)
-        if self._lacks_optimizer:
-            self._emit("train", joined(segments))
-            return
         accumulated = self._accumulated
-        accumulated.append(_Accumulated(segment.loader, segments))
+        accumulated.append(self._take(segment))
+        if self._lacks_optimizer:
+            self._emit_each()
+            return
         if self._has_stepped:
             if len(accumulated) > _MAX_ACCUMULATED:
                 self._join_oldest()
         elif len(accumulated) > _MAX_UNSTEPPED:
             self._has_stepped = self._lacks_optimizer = True
-            self._accumulated = []
-            for each in accumulated:
-                self._emit("train", joined(each.segments))
+            self._emit_each()
 
     def step(self, segment: Segment) -> None:
         """Emit a step, which ends with a segment."""
         if segment.loader not in self._trained and segment.loader >= 0:
             self._trained.add(segment.loader)
-        if self._run or self._unused:
-            segment = joined(self._take(segment))
-        if self._accumulated:
-            earlier = [each for group in self._accumulated for each in group.segments]
-            segment, self._accumulated = joined([*earlier, segment]), []
+        taken = self._take(segment) if self._run or self._unused else None
+        if self._accumulated or (taken is not None and taken.before):
+            self._accumulated.append(taken or _Accumulated(segment.loader, [segment]))
+            self._decide_on_many()
+            segment = joined([each for group in self._accumulated for each in group.segments])
+            self._accumulated = []
+        elif taken is not None:
+            segment = joined(taken.segments)
         self._asked_before, self._asked = self._asked, {}
         self._evaluated, self._lacks_optimizer, self._has_stepped = None, False, True
         self._emit("train", segment)
@@ -157,37 +159,52 @@ class PendingSegments:
     def close(self) -> None:
         """Emit all segments: no step comes."""
         # What is accumulated for a step that does not come is time between.
-        kind: RowKind = "between" if self._has_stepped else "train"
-        for each in self._accumulated:
-            self._emit(kind, joined(each.segments))
+        self._emit_each("between" if self._has_stepped else "train")
         self._count_evaluation({each.loader for each in self._unused})
         self.forget()
 
-    def _take(self, segment: Segment) -> list[Segment]:
-        """Return the batches that a backward has used, the last of which is `segment`."""
-        if not (self._run or self._unused):
-            return [segment]
-        if sum(self._run.values()) > _MAX_UNUSED and segment.loader not in self._fetches_ahead:
-            self._decide_on_many(segment)
-        segments, self._unused = [*self._unused, segment], []
+    def _take(self, segment: Segment) -> _Accumulated:
+        """Return the batches up to one with a backward, which is `segment`."""
+        taken = _Accumulated(segment.loader, [*self._unused, segment])
+        before = self._run.get(segment.loader, 0)
+        if before > _MAX_UNUSED and segment.loader not in self._fetches_ahead:
+            goes_on = self._has_stepped and segment.loader not in self._ended
+            taken.before, taken.may_fetch_ahead = before, goes_on and self._are_only_fetched()
+        self._unused, self._used = [], 0
         self._run.clear()
-        self._used = 0
-        return segments
+        return taken
 
-    def _decide_on_many(self, segment: Segment) -> None:
-        """Decide on very many batches that were fetched before a backward, that of a segment.
+    def _decide_on_many(self) -> None:
+        """Decide on very many batches that were fetched before a backward, as a step ends.
 
-        They belong to it if each has one, or if it happens again. A script that resumes within an
-        epoch also passes many over, once.
+        They belong to it if most have one, or if they are fetched again for later steps. Else they
+        were kept, passed over, or an evaluation, but for as many as have backwards.
         """
-        are_all_used = 2 * segment.backwards > sum(self._run.values())
-        if are_all_used or (self._has_stepped and self._are_only_fetched()):
-            self._fetches_ahead.add(segment.loader)
-        elif len(self._unused) > _MAX_UNUSED:
-            oldest = self._unused[:-_MAX_UNUSED]
-            del self._unused[:-_MAX_UNUSED]
-            for each in oldest:
+        if not any(each.before for each in self._accumulated):
+            return
+        segments = [each for taken in self._accumulated for each in taken.segments]
+        backwards = sum(each.backwards for each in segments)
+        for taken in self._accumulated:
+            loader = taken.loader
+            if not taken.before:
+                continue
+            if taken.may_fetch_ahead or 2 * backwards > taken.before:
+                self._fetches_ahead.add(loader)
+                continue
+            surplus = sum(each.batches for each in segments if each.loader == loader) - backwards
+            unused = [each for each in taken.segments[:-1] if each.loader == loader]
+            gone = unused[: max(surplus, 0)]
+            places = {id(each) for each in gone}
+            taken.segments = [each for each in taken.segments if id(each) not in places]
+            for each in gone:
                 self._emit("eval", each)
+
+    def _emit_each(self, kind: RowKind = "train") -> None:
+        """Emit the batches up to each backward as a row of their own."""
+        self._decide_on_many()
+        accumulated, self._accumulated = self._accumulated, []
+        for each in accumulated:
+            self._emit(kind, joined(each.segments))
 
     def _are_only_fetched(self) -> bool:
         """Return whether the script did nothing with most of the batches but ask for the next."""
