@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,24 @@ for number, (a, b) in enumerate(zip(labelled, unlabelled)):
         optimizer.step()
         optimizer.zero_grad()
 """
+ATTACKED = """
+train, test = DataLoader(Rows(12, 0), 2), DataLoader(Rows(20, 0.02), 2)
+
+def robust():
+    for x in test:
+        x.requires_grad_()
+        net(x).pow(2).mean().backward()
+        with torch.no_grad():
+            net(x + 0.1 * x.grad.sign())
+
+for epoch in range(5):
+    for x in train:
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+    robust()
+"""
 
 
 def looped(folder: Path, loop: str) -> tuple[dict[str, Any], Any]:
@@ -123,6 +142,15 @@ def test_two_loaders_that_gradients_are_accumulated_over_are_waited_for(tmp_path
     assert (steps["data_wait_ns"] >= 4 * 40_000_000).all()
     assert diagnosis["verdict"]["bound"] == "data"
     assert "evaluation" not in {finding["rule"] for finding in diagnosis["findings"]}
+
+
+def test_an_evaluation_that_calls_backward_is_in_no_step(tmp_path: Path):
+    diagnosis, steps = looped(tmp_path, ATTACKED)
+    assert Counter(steps["kind"]) == {"train": 5 * 12, "eval": 5 * 20}
+    assert set(steps["batches"]) == {1}
+    finding = diagnosis["findings"][0]
+    assert finding["rule"] == "evaluation"
+    assert finding["evidence"]["batches"] == 100
 
 
 def test_a_run_that_is_not_there_is_one_clear_sentence(tmp_path: Path):

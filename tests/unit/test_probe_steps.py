@@ -543,6 +543,128 @@ def test_evaluation_of_the_training_data_with_gradients_on(evaluated: int):
     assert {step.batches for step in script.steps} == {1}
 
 
+def attack(script: Script, loader: int, batches: int, *, ends: bool = True) -> None:
+    """Evaluate with a backward for each batch, but no optimizer: FGSM, PGD."""
+    script.iterate(loader)
+    for _ in range(batches):
+        script.fetch(loader, 7)
+        script.passes(3)
+        script.backward(30)
+        script.backward(30)
+        script.passes(2)
+    script.fetch(loader, 1, ended=ends)  # or the loop is left at a batch that is not used
+
+
+@pytest.mark.parametrize("batches", [1, 40, 200])
+@pytest.mark.parametrize("accumulated", [1, 3])
+@pytest.mark.parametrize("loader", [0, 1], ids=["training data", "other data"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_evaluation_that_calls_backward(
+    batches: int, accumulated: int, loader: int, *, ends: bool
+):
+    if batches == 1 and (loader == 0 or not ends):
+        return  # may be a part of the step
+    script = Script()
+    for _ in range(4):
+        script.iterate(0)
+        for _ in range(6):
+            for _ in range(accumulated):
+                script.fetch(0, 10)
+                script.passes(20)
+                script.backward(30)
+            script.optimize(5)
+        script.fetch(0, 1, ended=True)
+        attack(script, loader, batches, ends=ends)
+    rows = [(kind, row) for kind, row in script.all_rows() if "forward" in row]
+    evaluated = [row for kind, row in rows if kind == "eval"]
+    assert sum(row.get("backward", 0) for row in evaluated) == 4 * batches * 60
+    assert {step.phases_ns["data_wait"] for step in script.steps} == {10 * accumulated}
+    assert len(script.steps) == 4 * 6
+    assert {kind for kind, _ in rows} == {"train", "eval"}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_evaluation_that_calls_backward_amid_an_epoch(*, ends: bool):
+    script = Script()
+    script.iterate(0)
+    for _ in range(4):
+        for _ in range(5):
+            script.train()
+        attack(script, 1, 40, ends=ends)
+    script.train()
+    rows = script.all_rows()
+    assert [step.phases_ns["data_wait"] for step in script.steps] == [10] * 21
+    assert sum(row.get("backward", 0) for kind, row in rows if kind == "eval") == 4 * 40 * 60
+
+
+def test_an_evaluation_that_calls_backward_before_training():
+    script = Script()
+    attack(script, 1, 40)
+    script.iterate(0)
+    for _ in range(3):
+        script.train()
+    kinds = [kind for kind, row in script.all_rows() if "forward" in row]
+    assert kinds == ["eval"] * 40 + ["train"] * 3
+
+
+def test_an_evaluation_that_calls_backward_of_two_loaders_together():
+    script = Script()
+    for _ in range(3):
+        script.iterate(0)
+        for _ in range(3):
+            script.train()
+        for loader in (1, 2):
+            script.iterate(loader)
+        for _ in range(20):
+            script.fetch(1, 7)
+            script.fetch(2, 7)
+            script.backward(30)
+        script.fetch(1, 1, ended=True)
+    rows = script.all_rows()
+    assert [step.phases_ns["data_wait"] for step in script.steps] == [10] * 9
+    assert sum(row.get("backward", 0) for kind, row in rows if kind == "eval") == 3 * 20 * 30
+
+
+def test_gradients_that_are_accumulated_over_the_end_of_an_epoch():
+    script = Script()
+    done = 0
+    for _ in range(6):
+        script.iterate(0)
+        for _ in range(5):
+            script.fetch(0, 10)
+            script.passes(20)
+            script.backward(30)
+            done += 1
+            if done % 3 == 0:
+                script.optimize(5)
+        script.fetch(0, 1, ended=True)
+    script.clock.close(script.now_ns)
+    assert [step.batches for step in script.steps] == [3] * 10
+    assert "eval" not in {kind for kind, _, _ in script.rows}
+
+
+@pytest.mark.parametrize("accumulated", [2, 4, 6])
+def test_loaders_that_are_trained_on_in_turn_and_begin_anew_at_their_own_ends(accumulated: int):
+    script = Script()
+    left = {0: 0, 1: 0}
+    for number in range(48):
+        loader, length = ((0, 5), (1, 7))[number % 2]
+        if not left[loader]:
+            if number > 1:
+                script.fetch(loader, 1, ended=True)
+            script.iterate(loader)
+            left[loader] = length
+        left[loader] -= 1
+        script.fetch(loader, 10)
+        script.passes(20)
+        script.backward(30)
+        if (number + 1) % accumulated == 0:
+            script.optimize(5)
+    script.clock.close(script.now_ns)
+    assert [step.backwards for step in script.steps] == [accumulated] * (48 // accumulated)
+    assert "eval" not in {kind for kind, _, _ in script.rows}
+
+
 def test_evaluation_with_gradients_on_from_another_loader():
     script = Script()
     script.train()

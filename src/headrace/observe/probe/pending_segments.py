@@ -5,6 +5,10 @@ loaders that are iterated together, fed one after the other. What an optimizer's
 that was trained on since the step before. A loader's batches in a row that no backward follows are
 an evaluation as another loader is asked, unless as many went with the step before this one.
 
+Batches with a backward, of a loader that no step has taken any of, are an evaluation, too, such as
+one under attack: where its iterator ends and another loader goes on before an optimizer steps, or
+where all that its iterator has delivered came in a row since the last step.
+
 Very many batches at once are fetched ahead if a backward for each follows, or if each step takes as
 many; else they are passed over, or an evaluation with gradients on, whose forwards take time.
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 
 from headrace.observe.probe.step_segments import RowKind, Segment, joined
 
@@ -55,7 +60,9 @@ class PendingSegments:
         # The most of each loader before one backward, since the last step, and before that.
         self._asked: dict[int, int] = {}
         self._asked_before: dict[int, int] = {}
-        self._trained: set[int] = set()
+        self._trained: set[int] = set()  # loaders of batches with a backward that a step has taken
+        self._left: set[int] = set()  # others whose loop is over, with backwards but no step
+        self._most = 1  # batches of a step so far
         self._evaluated: int | None = None  # the loader of the last batch, if it was evaluated
         self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator, if seen made
         self._ended: set[int] = set()  # loaders whose last request found the iterator's end
@@ -74,8 +81,10 @@ class PendingSegments:
 
     def iterator_began(self, loader: int, *, goes_on: bool) -> None:
         """Note a new iterator; `goes_on`: in the same loop."""
-        if not goes_on and self._run.pop(loader, 0) > _MOST_LEFT:
-            self._count_evaluation({loader})  # no step has taken them
+        if not goes_on:
+            self._end_iteration(loader)
+            if self._run.pop(loader, 0) > _MOST_LEFT:
+                self._count_evaluation({loader})  # no step has taken them
         if not self._run:
             self._used = 0
         self._fetched[loader] = 0
@@ -84,6 +93,8 @@ class PendingSegments:
         """Note that a loader is asked for a batch."""
         if self._ended:
             self._ended.discard(loader)
+        if self._left:
+            self._left.discard(loader)
 
     def fetched(self, loader: int) -> None:
         """Note that it has delivered one."""
@@ -93,6 +104,9 @@ class PendingSegments:
     def ended(self, loader: int) -> None:
         """Note that there was none: its iterator has ended."""
         self._ended.add(loader)
+        for taken in self._accumulated:
+            if any(each.loader == loader for each in taken.segments):
+                self._left.add(taken.loader)
 
     def evaluate(self, segment: Segment) -> None:
         """Emit a batch that was asked for with gradients off."""
@@ -107,15 +121,16 @@ class PendingSegments:
 
     def accumulate(self, segment: Segment) -> None:
         """Keep a batch with a backward; without an optimizer, it is a step."""
-        if segment.loader >= 0:
-            self._trained.add(segment.loader)
         accumulated = self._accumulated
+        if accumulated and accumulated[-1].loader != segment.loader:
+            self._leave(segment.loader)
         accumulated.append(self._take(segment))
         if self._lacks_optimizer:
             self._emit_each()
             return
         if self._has_stepped:
-            if len(accumulated) > _MAX_ACCUMULATED:
+            is_trained = segment.loader in self._trained
+            if len(accumulated) > (_MAX_ACCUMULATED if is_trained else _MAX_UNSTEPPED):
                 self._join_oldest()
         elif len(accumulated) > _MAX_UNSTEPPED:
             self._has_stepped = self._lacks_optimizer = True
@@ -125,16 +140,22 @@ class PendingSegments:
         """Emit a step, which ends with a segment."""
         if segment.loader not in self._trained and segment.loader >= 0:
             self._trained.add(segment.loader)
+        if self._accumulated:
+            self._leave(segment.loader)
+            self._count_as_evaluation(self._left - self._trained)
+            self._left.clear()
         taken = self._take(segment) if self._run or self._unused else None
         if self._accumulated or (taken is not None and taken.before):
             self._accumulated.append(taken or _Accumulated(segment.loader, [segment]))
             self._decide_on_many()
             segment = joined([each for group in self._accumulated for each in group.segments])
+            self._trained.update(group.loader for group in self._accumulated if group.loader >= 0)
             self._accumulated = []
         elif taken is not None:
             segment = joined(taken.segments)
         self._asked_before, self._asked = self._asked, {}
         self._evaluated, self._lacks_optimizer, self._has_stepped = None, False, True
+        self._most = max(self._most, segment.batches)
         self._emit("train", segment)
 
     def settle(self, next_loader: int) -> None:
@@ -152,13 +173,18 @@ class PendingSegments:
 
     def forget(self) -> None:
         """Drop all segments."""
-        self._accumulated, self._unused = [], []
+        self._accumulated, self._unused, self._used = [], [], 0
         self._run.clear()
-        self._used = 0
+        self._left.clear()
 
     def close(self) -> None:
         """Emit all segments: no step comes."""
         # What is accumulated for a step that does not come is time between.
+        if self._has_stepped and self._accumulated:
+            for loader in {each.loader for each in self._accumulated}:
+                self._end_iteration(loader)
+            self._leave(-1)
+            self._count_as_evaluation(self._left - self._trained)
         self._emit_each("between" if self._has_stepped else "train")
         self._count_evaluation({each.loader for each in self._unused})
         self.forget()
@@ -173,6 +199,45 @@ class PendingSegments:
         self._unused, self._used = [], 0
         self._run.clear()
         return taken
+
+    def _backwards_of(self, loader: int) -> list[_Accumulated]:
+        return [each for each in self._accumulated if each.loader == loader]
+
+    def _leave(self, loader: int) -> None:
+        """Note that a backward of a loader follows those of another, whose loop may be over.
+
+        It was a loop of its own if all batches of its iterator came in a row, after the last step.
+        """
+        last = self._accumulated[-1].loader if self._accumulated else loader
+        if last in self._trained or last in {loader, -1} or not self._has_stepped:
+            return
+        rows = [*takewhile(lambda each: each.loader == last, reversed(self._accumulated))]
+        segments = [each for taken in rows for each in taken.segments]
+        count = sum(each.batches for each in segments if each.loader == last)
+        if count > 1 and self._fetched.get(last) == count + self._run.get(last, 0):
+            self._left.add(last)
+            # Of a batch at which it was left by `break`.
+            self._count_evaluation({each.loader for each in segments} - {loader})
+
+    def _end_iteration(self, loader: int) -> None:
+        """Count a loader's iteration as evaluation if it is over, and is longer than any step."""
+        segments = [each for taken in self._backwards_of(loader) for each in taken.segments]
+        count = sum(each.batches for each in segments if each.loader == loader)
+        whole = self._fetched.get(loader, 0) - self._run.get(loader, 0)
+        if self._has_stepped and self._most < count == whole:
+            self._count_as_evaluation({loader})
+            self._count_evaluation({loader})
+
+    def _count_as_evaluation(self, loaders: Collection[int]) -> None:
+        """Count batches with a backward, of some loaders, as an evaluation: as in an attack."""
+        if not loaders:
+            return
+        accumulated, self._accumulated = self._accumulated, []
+        for each in accumulated:
+            if each.loader in loaders:
+                self._emit("eval", joined(each.segments))
+            else:
+                self._accumulated.append(each)
 
     def _decide_on_many(self) -> None:
         """Decide on very many batches that were fetched before a backward, as a step ends.
@@ -205,6 +270,8 @@ class PendingSegments:
         accumulated, self._accumulated = self._accumulated, []
         for each in accumulated:
             self._emit(kind, joined(each.segments))
+            if kind == "train":
+                self._trained.add(each.loader)
 
     def _are_only_fetched(self) -> bool:
         """Return whether the script did nothing with most of the batches but ask for the next."""
@@ -216,12 +283,13 @@ class PendingSegments:
         A single batch in every step is part of its data, and so are as many as in the step before:
         two loaders are iterated together.
         """
-        if last in self._trained:
+        is_first = not self._has_stepped  # then those with a backward are trained on
+        if last in self._trained or (is_first and self._backwards_of(last)):
             return False
         count, usual = self._run.get(last, 0), self._usual(last)
         if next_loader == last:  # their backward may follow, as some scripts fetch ahead
             goes_on = self._evaluated == last or count > max(_MAX_AHEAD, usual)
-            if goes_on and self._trained:
+            if goes_on and (self._trained or self._accumulated):
                 self._evaluated = last
             return self._evaluated == last
         before, self._evaluated = self._evaluated, None
@@ -257,10 +325,13 @@ class PendingSegments:
             self._emit("eval", segment)
 
     def _join_oldest(self) -> None:
-        """Keep of the two oldest batches with a backward only the sum."""
-        first, second = self._accumulated[:2]
+        """Keep only the sum of the two oldest batches with a backward, of one loader if so."""
+        loaders = [each.loader for each in self._accumulated]
+        same = (place for place, (one, other) in enumerate(pairwise(loaders)) if one == other)
+        place = next(same, 0)
+        first, second = self._accumulated[place : place + 2]
         both = joined([*first.segments, *second.segments])
-        self._accumulated[:2] = [_Accumulated(second.loader, [both])]
+        self._accumulated[place : place + 2] = [_Accumulated(second.loader, [both])]
 
 
 def _is_used(segment: Segment) -> bool:
