@@ -573,6 +573,40 @@ def test_statistics_of_the_training_data_are_no_batches_passed_over():
     assert account(script).seconds("evaluation") == pytest.approx(3.0)
 
 
+def looks_at(script: Script, batches: int, used_ms: float, **more_ms: float) -> Script:
+    """Ask for batches of the iteration that is trained on, and do something with them."""
+    for _ in range(batches):
+        script.fetch(20)
+        script.row("eval", data_wait=20, forward=used_ms, **more_ms)
+    return script
+
+
+@pytest.mark.parametrize("passed", [0, 200])
+def test_an_evaluation_that_draws_from_the_training_iterator_before_the_first_step(passed: int):
+    """As nanoGPT's `estimate_loss`, also after batches that were passed over."""
+    script = Script(workers=(0, 0)).iterates().passes_over(passed, 30)
+    looks_at(script, 100, 20).train(150, wait_ms=20)
+    looks_at(script, 100, 20).train(150, wait_ms=20)
+    _, rules = found(script)
+    assert ("passed-over-batches" in rules) == bool(passed)
+    assert "evaluation" in rules
+    wall = account(script)
+    assert wall.seconds("passed_over") == pytest.approx(passed * 30.05e-3)
+    assert wall.seconds("evaluation") == pytest.approx(200 * 40e-3)
+
+
+def test_batches_that_a_script_looks_at_before_the_first_step_are_not_passed_over():
+    script = looks_at(Script().iterates(), 5, 0.05).train(100)
+    assert account(script).passed_over is None
+
+
+def test_batches_that_are_copied_to_the_device_and_passed_over():
+    script = looks_at(Script().iterates(), 300, 0.05, copy=4)
+    script.row("eval", data_wait=20, forward=90)  # logs once where it goes on
+    _, rules = found(script.train(100))
+    assert rules["passed-over-batches"].evidence["batches"] == 301
+
+
 def test_a_long_time_before_the_first_step_that_is_no_start():
     """83 s of batches passed over are not lists of files and compiled models."""
     _, rules = found(Script().iterates().passes_over(2000, 41).train(100))

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.observe.whatif.tables import Columns, Flags, Ints
 
-_USED_SHARE, _USED_NS = 0.05, 500_000
+_USED_SHARE, USED_NS = 0.05, 500_000
 """Of batches that a script only asks for, at most this share of the time is not data wait, and so
 much of a batch's: any model takes longer."""
 _FEWEST_STEPS = 2
@@ -26,7 +26,7 @@ def iterations(rows: Columns, fetches: Columns) -> Ints:
 
 def is_little_use(used_ns: Ints, wall_ns: int) -> bool:
     """Return whether a script did nothing with batches but ask for the next, in `wall_ns`."""
-    return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= _USED_NS
+    return int(used_ns.sum()) <= _USED_SHARE * wall_ns and float(np.median(used_ns)) <= USED_NS
 
 
 def find_batch_lists(

@@ -7,13 +7,14 @@ other work, that has not ended and so has no row. What a rank was at then is kno
 samples, which are written each second. What a step waits for a rank that does not train belongs to
 what that one does: see `rank_waits`.
 
-A batch is passed over if its loader was asked for it and the script trained on later ones of the
-same iteration alone, as a script does that resumes within an epoch. So is an iteration before the
-first step in which the script only asked for batches, unless it keeps them and trains on them
-later, without the loader: that is start-up, or kept batches where each epoch does so. A step may
-also hold more batches than others because the script did not let its optimizer step after each
-backward, as with accumulated gradients or where a gradient scaler skips steps whose gradients
-overflow: those are used, not passed over.
+A batch is passed over if the script only asked for it and trained on later ones of the same
+iteration alone, as a script does that resumes within an epoch. If it did more with such batches, as
+where it estimates its loss on some before the first step, they are an evaluation. Passed over is
+also an iteration before the first step in which the script only asked for batches, unless it keeps
+them and trains on them later, without the loader: that is start-up, or kept batches where each
+epoch does so. A step may also hold more batches than others because the script did not let its
+optimizer step after each backward, as with accumulated gradients or where a gradient scaler skips
+steps whose gradients overflow: those are used, not passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from headrace.observe.whatif.batch_lists import find_batch_lists, is_little_use, iterations
+from headrace.observe.whatif.batch_lists import (
+    USED_NS,
+    find_batch_lists,
+    is_little_use,
+    iterations,
+)
 from headrace.observe.whatif.evaluation_waits import part_of_evaluation
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns
 from headrace.observe.whatif.train_steps import rank_waits
@@ -307,17 +313,35 @@ def _passed_rows(rows: Columns, fetches: Columns) -> Flags:
         steps = np.flatnonzero(trains & (iteration == number))
         if len(steps):  # the rows before the iteration's first step
             inside[steps[0] :] = False
-        elif np.flatnonzero(inside)[-1] > first_trained or not _is_unused(rows.where(inside)):
+            inside &= np.arange(rows.count) < _first_used(rows, inside)
+        elif np.flatnonzero(inside)[-1] > first_trained:
             continue
-        passed |= inside
+        if _is_unused(rows.where(inside)):
+            passed |= inside
     return passed
+
+
+def _first_used(rows: Columns, inside: Flags) -> int:
+    """Return the place of the first of several batches in a row with which a script did more.
+
+    As where it evaluates after it has passed batches over.
+    """
+    used_ns = _used_ns(rows) / np.maximum(rows["batches"], 1)
+    places = np.flatnonzero(inside)
+    is_used = used_ns[places] > USED_NS
+    runs = np.flatnonzero(is_used[:-1] & is_used[1:])
+    return int(places[runs[0]]) if len(runs) else rows.count
+
+
+def _used_ns(rows: Columns) -> Ints:
+    """Return the time after batches came in which a script did more than copy them."""
+    return np.asarray(rows["wall_ns"] - rows["data_wait_ns"] - rows["copy_ns"])
 
 
 def _is_unused(rows: Columns) -> bool:
     """Return whether a script did nothing with the batches of an iteration."""
-    used_ns = rows["wall_ns"] - rows["data_wait_ns"]
     enough = int(rows["batches"].sum()) >= _FEWEST_PASSED_OVER
-    return enough and is_little_use(used_ns, int(rows["wall_ns"].sum()))
+    return enough and is_little_use(_used_ns(rows), int(rows["wall_ns"].sum()))
 
 
 def _passed_within_steps(rows: Columns, fetches: Columns) -> list[tuple[int, int, int]]:
