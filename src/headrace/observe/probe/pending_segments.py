@@ -27,6 +27,7 @@ _MAX_UNUSED = 64
 """Batches without a backward, before they count as evaluation. Of a loader of which more are known
 to be fetched ahead of their backwards, only the sum of the oldest is kept."""
 _MAX_FETCHED = 256  # the same, of batches that are only fetched so far
+_LOOK_EVERY = 16  # batches beyond those, as it is asked whether they are only fetched
 _USED_NS, _USED_SHARE = 500_000, 0.25
 """Time after a batch came, and its share, by which the script does more than ask for the next."""
 _MAX_ACCUMULATED = 64  # batches with a backward that are kept apart, once a step has come
@@ -55,7 +56,6 @@ class PendingSegments:
         self._accumulated: list[_Accumulated] = []
         self._unused: list[Segment] = []  # since the last backward
         self._run: dict[int, int] = {}  # the batches of each loader since then
-        self._used = 0  # of these, how many the script did something with
         self._fetches_ahead: set[int] = set()  # loaders of very many batches before each backward
         # The most of each loader before one backward, since the last step, and before that.
         self._asked: dict[int, int] = {}
@@ -85,8 +85,6 @@ class PendingSegments:
             self._end_iteration(loader)
             if self._run.pop(loader, 0) > _MOST_LEFT:
                 self._count_evaluation({loader})  # no step has taken them
-        if not self._run:
-            self._used = 0
         self._fetched[loader] = 0
 
     def asked(self, loader: int) -> None:
@@ -116,7 +114,6 @@ class PendingSegments:
     def hold(self, segment: Segment) -> None:
         """Keep a batch without a backward."""
         self._unused.append(segment)
-        self._used += _is_used(segment)
         self._run[segment.loader] = self._run.get(segment.loader, 0) + 1
 
     def accumulate(self, segment: Segment) -> None:
@@ -148,9 +145,12 @@ class PendingSegments:
         if self._accumulated or (taken is not None and taken.before):
             self._accumulated.append(taken or _Accumulated(segment.loader, [segment]))
             self._decide_on_many()
-            segment = joined([each for group in self._accumulated for each in group.segments])
-            self._trained.update(group.loader for group in self._accumulated if group.loader >= 0)
-            self._accumulated = []
+            segments: list[Segment] = []
+            for group in self._accumulated:
+                segments += group.segments
+                if group.loader not in self._trained and group.loader >= 0:
+                    self._trained.add(group.loader)
+            segment, self._accumulated = joined(segments), []
         elif taken is not None:
             segment = joined(taken.segments)
         self._asked_before, self._asked = self._asked, {}
@@ -168,12 +168,14 @@ class PendingSegments:
         elif len(self._unused) > _MAX_UNUSED:
             if last in self._fetches_ahead:
                 self._unused[:2] = [joined(self._unused[:2])]
-            elif not self._are_only_fetched() or len(self._unused) > _MAX_FETCHED:
+            elif len(self._unused) > _MAX_FETCHED or (
+                len(self._unused) % _LOOK_EVERY == 1 and not _are_only_fetched(self._unused)
+            ):
                 self._count_evaluation({each.loader for each in self._unused})
 
     def forget(self) -> None:
         """Drop all segments."""
-        self._accumulated, self._unused, self._used = [], [], 0
+        self._accumulated, self._unused = [], []
         self._run.clear()
         self._left.clear()
 
@@ -195,8 +197,11 @@ class PendingSegments:
         before = self._run.get(segment.loader, 0)
         if before > _MAX_UNUSED and segment.loader not in self._fetches_ahead:
             goes_on = self._has_stepped and segment.loader not in self._ended
-            taken.before, taken.may_fetch_ahead = before, goes_on and self._are_only_fetched()
-        self._unused, self._used = [], 0
+            taken.before, taken.may_fetch_ahead = (
+                before,
+                goes_on and _are_only_fetched(self._unused),
+            )
+        self._unused = []
         self._run.clear()
         return taken
 
@@ -273,10 +278,6 @@ class PendingSegments:
             if kind == "train":
                 self._trained.add(each.loader)
 
-    def _are_only_fetched(self) -> bool:
-        """Return whether the script did nothing with most of the batches but ask for the next."""
-        return 2 * self._used <= sum(self._run.values())
-
     def _evaluates(self, last: int, next_loader: int) -> bool:
         """Return whether a loader's batches are an evaluation: more than steps take.
 
@@ -332,6 +333,12 @@ class PendingSegments:
         first, second = self._accumulated[place : place + 2]
         both = joined([*first.segments, *second.segments])
         self._accumulated[place : place + 2] = [_Accumulated(second.loader, [both])]
+
+
+def _are_only_fetched(segments: list[Segment]) -> bool:
+    """Return whether a script did nothing with most of the last batches but ask for the next."""
+    last = segments[-_MAX_UNUSED:]
+    return bool(last) and 2 * sum(_is_used(each) for each in last) <= len(last)
 
 
 def _is_used(segment: Segment) -> bool:
