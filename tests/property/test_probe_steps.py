@@ -96,6 +96,22 @@ def test_no_time_is_lost_and_none_is_counted_twice(actions: list[str]):
         assert numbers == list(range(len(numbers)))
 
 
+@given(st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(1, 90)), max_size=60))
+def test_what_a_row_is_does_not_depend_on_times(actions: list[tuple[str, int]]):
+    """The device's clock has others, and numbers its rows as the host's."""
+    rows: dict[int, list[tuple[RowKind, int, int, int]]] = {0: [], 1: []}
+    for varies, emitted in rows.items():
+        clock, watch = StepClock(lambda kind, number, row, to=emitted: to.append(
+            (kind, number, row.samples, row.backwards))), Watch()  # fmt: skip
+        iterate(clock, watch, 0)
+        for action, times in actions:
+            for _ in range(times if action in {"fetch 0", "fetch 1", "backward"} else 1):
+                watch.looks *= varies  # each look is one nanosecond after the one before
+                ACTIONS[action](clock, watch)
+        clock.close(watch.look())
+    assert rows[0] == rows[1]
+
+
 @given(
     st.lists(st.sampled_from(sorted(ACTIONS)), max_size=50),
     st.sampled_from(["ends", "iterates", "evaluates"]),

@@ -207,6 +207,30 @@ def test_an_epoch_that_is_shorter_than_the_gradients_are_accumulated_for(passed:
     assert [row.batches for row in script.steps] == [100] * 3
 
 
+def test_an_evaluation_with_gradients_on_that_draws_from_the_training_iterator():
+    script = Script()
+    script.iterate(0)
+    for _ in range(3):
+        for evaluated in (100, 0, 0):
+            for _ in range(evaluated):
+                script.fetch(0, 7)
+                script.passes(3)
+            script.train()
+    kinds = [kind for kind, _ in script.ends()]
+    assert (kinds.count("train"), kinds.count("eval")) == (9, 300)
+    assert {step.phases_ns["data_wait"] for step in script.steps} == {10}
+
+
+def test_inference_with_gradients_on_is_reported_before_its_end():
+    script, most = Script(), 0
+    for _ in range(1000):
+        script.fetch(0, 7)
+        script.passes(3)
+        most = max(most, len(script.clock._pending))
+    assert most <= 257
+    assert sum(kind == "eval" for kind, _, _ in script.rows) >= 1000 - 65
+
+
 def test_all_batches_of_an_epoch_are_kept_before_it_trains():
     script = Script()
     for _ in range(3):

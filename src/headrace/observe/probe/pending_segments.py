@@ -9,27 +9,24 @@ Batches with a backward, of a loader that no step has taken any of, are an evalu
 one under attack: where its iterator ends and another loader goes on before an optimizer steps, or
 where all that its iterator has delivered came in a row since the last step.
 
-Very many batches at once are fetched ahead if a backward for each follows, or if each step takes as
-many; else they are passed over, or an evaluation with gradients on, whose forwards take time.
+Very many batches at once are fetched ahead if a backward for each follows, or if the next step
+takes as many; else they are passed over, or an evaluation with gradients on.
 
-Pure: nothing here knows torch.
+Pure: nothing here knows torch, and times decide nothing, as the device's clock has others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 from headrace.observe.probe.step_segments import RowKind, Segment, joined
 
-_MAX_UNUSED = 64
-"""Batches without a backward, before they count as evaluation. Of a loader of which more are known
-to be fetched ahead of their backwards, only the sum of the oldest is kept."""
-_MAX_FETCHED = 256  # the same, of batches that are only fetched so far
-_LOOK_EVERY = 16  # batches beyond those, as it is asked whether they are only fetched
-_USED_NS, _USED_SHARE = 500_000, 0.25
-"""Time after a batch came, and its share, by which the script does more than ask for the next."""
+_MANY = 64
+"""Batches without a backward. If more are fetched at once, the step's end decides on them, and of a
+loader that is known to be fetched so far ahead, only the sum of the oldest is kept."""
+_MAX_UNUSED = 256  # the same, before they count as evaluation; then `_MANY`, until a step
 _MAX_ACCUMULATED = 64  # batches with a backward that are kept apart, once a step has come
 _MAX_UNSTEPPED = 256
 """Batches with backward before the first optimizer's step; with more, there is no optimizer that
@@ -45,7 +42,7 @@ class _Accumulated:
     loader: int  # of the one with the backward
     segments: list[Segment]
     before: int = 0  # batches before the one with the backward, if it is open whether it used them
-    may_fetch_ahead: bool = False  # these were only fetched, of an iterator that goes on
+    is_again: bool = False  # as for the step before, of an iterator that goes on
 
 
 class PendingSegments:
@@ -67,6 +64,8 @@ class PendingSegments:
         self._fetched: dict[int, int] = {}  # batches of each loader's latest iterator, if seen made
         self._ended: set[int] = set()  # loaders whose last request found the iterator's end
         self._has_stepped = self._lacks_optimizer = False
+        self._had_many = False  # the last step was open to take very many batches before a backward
+        self._is_evaluation_long = False  # more of it than are held have been emitted
 
     def __len__(self) -> int:
         return len(self._unused) + sum(len(each.segments) for each in self._accumulated)
@@ -128,7 +127,7 @@ class PendingSegments:
         if self._has_stepped:
             is_trained = segment.loader in self._trained
             if len(accumulated) > (_MAX_ACCUMULATED if is_trained else _MAX_UNSTEPPED):
-                self._join_oldest()
+                _join_oldest_groups(accumulated)
         elif len(accumulated) > _MAX_UNSTEPPED:
             self._has_stepped = self._lacks_optimizer = True
             self._emit_each()
@@ -145,17 +144,22 @@ class PendingSegments:
         if self._accumulated or (taken is not None and taken.before):
             self._accumulated.append(taken or _Accumulated(segment.loader, [segment]))
             self._decide_on_many()
-            segments: list[Segment] = []
+            segments = []
             for group in self._accumulated:
                 segments += group.segments
                 if group.loader not in self._trained and group.loader >= 0:
                     self._trained.add(group.loader)
-            segment, self._accumulated = joined(segments), []
-        elif taken is not None:
-            segment = joined(taken.segments)
+            self._accumulated = []
+        else:
+            segments = [segment] if taken is None else taken.segments
+            self._had_many = False
+        if len(segments) > 1:
+            own = sum(each.batches for each in segments if each.loader == segment.loader)
+            self._most = max(self._most, own)
+            segment = joined(segments)
         self._asked_before, self._asked = self._asked, {}
         self._evaluated, self._lacks_optimizer, self._has_stepped = None, False, True
-        self._most = max(self._most, segment.batches)
+        self._is_evaluation_long = False
         self._emit("train", segment)
 
     def settle(self, next_loader: int) -> None:
@@ -165,12 +169,11 @@ class PendingSegments:
         last = self._unused[-1].loader
         if self._evaluates(last, next_loader):
             self._count_evaluation({last, *self._left_over()})
-        elif len(self._unused) > _MAX_UNUSED:
+        elif len(self._unused) > _MANY:
             if last in self._fetches_ahead:
-                self._unused[:2] = [joined(self._unused[:2])]
-            elif len(self._unused) > _MAX_FETCHED or (
-                len(self._unused) % _LOOK_EVERY == 1 and not _are_only_fetched(self._unused)
-            ):
+                _join_oldest(self._unused)
+            elif self._is_evaluation_long or len(self._unused) > _MAX_UNUSED:
+                self._is_evaluation_long = True
                 self._count_evaluation({each.loader for each in self._unused})
 
     def forget(self) -> None:
@@ -195,12 +198,9 @@ class PendingSegments:
         """Return the batches up to one with a backward, which is `segment`."""
         taken = _Accumulated(segment.loader, [*self._unused, segment])
         before = self._run.get(segment.loader, 0)
-        if before > _MAX_UNUSED and segment.loader not in self._fetches_ahead:
-            goes_on = self._has_stepped and segment.loader not in self._ended
-            taken.before, taken.may_fetch_ahead = (
-                before,
-                goes_on and _are_only_fetched(self._unused),
-            )
+        if before > _MANY and segment.loader not in self._fetches_ahead:
+            taken.before = before
+            taken.is_again = self._had_many and segment.loader not in self._ended
         self._unused = []
         self._run.clear()
         return taken
@@ -250,7 +250,8 @@ class PendingSegments:
         They belong to it if most have one, or if they are fetched again for later steps. Else they
         were kept, passed over, or an evaluation, but for as many as have backwards.
         """
-        if not any(each.before for each in self._accumulated):
+        self._had_many = any(each.before for each in self._accumulated)
+        if not self._had_many:
             return
         segments = [each for taken in self._accumulated for each in taken.segments]
         backwards = sum(each.backwards for each in segments)
@@ -258,7 +259,7 @@ class PendingSegments:
             loader = taken.loader
             if not taken.before:
                 continue
-            if taken.may_fetch_ahead or 2 * backwards > taken.before:
+            if taken.is_again or 2 * backwards > taken.before:
                 self._fetches_ahead.add(loader)
                 continue
             surplus = sum(each.batches for each in segments if each.loader == loader) - backwards
@@ -325,24 +326,27 @@ class PendingSegments:
         for segment in evaluated:
             self._emit("eval", segment)
 
-    def _join_oldest(self) -> None:
-        """Keep only the sum of the two oldest batches with a backward, of one loader if so."""
-        loaders = [each.loader for each in self._accumulated]
-        same = (place for place, (one, other) in enumerate(pairwise(loaders)) if one == other)
-        place = next(same, 0)
-        first, second = self._accumulated[place : place + 2]
-        both = joined([*first.segments, *second.segments])
-        self._accumulated[place : place + 2] = [_Accumulated(second.loader, [both])]
+
+def _oldest_pair(loaders: list[int]) -> tuple[int, int]:
+    """Return the places of the first two of one loader; the first two without any."""
+    places: dict[int, int] = {}
+    for place, loader in enumerate(loaders):
+        if loader in places:
+            return places[loader], place
+        places[loader] = place
+    return 0, 1
 
 
-def _are_only_fetched(segments: list[Segment]) -> bool:
-    """Return whether a script did nothing with most of the last batches but ask for the next."""
-    last = segments[-_MAX_UNUSED:]
-    return bool(last) and 2 * sum(_is_used(each) for each in last) <= len(last)
+def _join_oldest(segments: list[Segment]) -> None:
+    """Keep only the sum of the two oldest segments of a loader."""
+    one, other = _oldest_pair([each.loader for each in segments])
+    segments[one] = joined([segments[one], segments.pop(other)])
 
 
-def _is_used(segment: Segment) -> bool:
-    """Return whether a script did more with a batch than ask for the next, and copy it."""
-    phases, wall_ns = segment.phases_ns, segment.wall_ns
-    used_ns = wall_ns - phases.get("data_wait", 0) - phases.get("copy", 0)
-    return used_ns > _USED_NS or used_ns > _USED_SHARE * wall_ns
+def _join_oldest_groups(groups: list[_Accumulated]) -> None:
+    """Keep only the sums, by loader, of the two oldest groups of a loader."""
+    one, other = _oldest_pair([each.loader for each in groups])
+    later, by_loader = groups.pop(other), dict[int, list[Segment]]()
+    for segment in (*groups[one].segments, *later.segments):
+        by_loader.setdefault(segment.loader, []).append(segment)
+    groups[one] = _Accumulated(later.loader, [joined(each) for each in by_loader.values()])
