@@ -139,8 +139,11 @@ def refuse(*_: object) -> None:
     raise StorageError("The store is full.")
 
 
-def test_a_step_of_the_checkpointer_waits_for_its_commit_file(host: Host, found: Found) -> None:
-    step = host.folder / "step-000000000008"
+@pytest.mark.parametrize("number", [8, 10**12, 1_790_000_000_000_000])
+def test_a_step_of_the_checkpointer_waits_for_its_commit_file(
+    host: Host, found: Found, number: int
+) -> None:
+    step = host.folder / f"step-{number:012}"
     step.mkdir()
     (step / "part").write_text("p")
     host.passes(60.0, 60.0)

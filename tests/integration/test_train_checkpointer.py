@@ -118,6 +118,19 @@ def test_the_newest_stay_and_the_same_step_is_replaced(url: str):
         checkpointer.save(2, model)
 
 
+def test_steps_of_more_digits_are_the_newest_and_older_ones_go(url: str):
+    checkpointer = Checkpointer(url, keep=2)
+    model, optimizer = trained(1)
+    steps = [7, 10**12 - 1, 10**12, 10**13, 1_790_000_000_000_000]  # microseconds since 1970, say
+    for step in steps:
+        checkpointer.save(step, model, optimizer, extra=step)
+        assert checkpointer.latest() == step
+        assert Checkpointer(url).restore(*trained(0)) == Restored(step=step, extra=step)
+    assert names(url) == {f"step-{step}" for step in steps[-2:]}
+    with pytest.raises(CheckpointError, match=f"already holds step {steps[-1]}"):
+        checkpointer.save(10**12, model)
+
+
 def test_an_incomplete_checkpoint_is_never_offered(url: str):
     checkpointer = Checkpointer(url)
     model, optimizer = trained(1)

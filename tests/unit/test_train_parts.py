@@ -73,10 +73,14 @@ def test_a_damaged_commit_is_reported_with_its_url(old: bytes, new: bytes, messa
     assert "s3://b/c/commit.json" in str(raised.value)
 
 
-def test_a_step_is_found_again_in_the_path_of_its_files():
-    assert step_of(f"{step_folder(12)}/x/y") == 12
-    assert step_of("step-12/x") is None
-    assert step_of("other") is None
+@pytest.mark.parametrize("step", [0, 12, 10**12 - 1, 10**12, 1_790_000_000_000, 10**30])
+def test_a_step_is_found_again_in_the_path_of_its_files(step: int):
+    assert step_of(f"{step_folder(step)}/x/y") == step
+
+
+@pytest.mark.parametrize("path", ["step-12/x", "other", f"step-{12:013}/x", f"step-{'٣' * 12}"])
+def test_a_folder_that_is_named_otherwise_is_no_step_s(path: str):
+    assert step_of(path) is None
 
 
 def test_blocks_are_what_repeats_below_lists_and_sequences():

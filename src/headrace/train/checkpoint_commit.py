@@ -12,7 +12,7 @@ from headrace.core.json_checksum import CHECKSUM, fields_checksum, take_checksum
 
 COMMIT_FILE = "commit.json"
 _FORMAT_VERSION = 1
-_STEP_FOLDER = re.compile(r"step-(\d{12})")
+_STEP_FOLDER = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})")  # as `step_folder` names it
 _PLAIN_NAME = re.compile(r"[\w.-]*\w[\w.-]*")
 
 

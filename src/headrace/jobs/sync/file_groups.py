@@ -136,7 +136,7 @@ _RANK_PARTS = {
     ),
 }
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(\.\w+)?$|(\.\w+)\.index\.json$")  # Hugging Face
-_CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-\d{12}$")
+_CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-([0-9]{12}|[1-9][0-9]{12,})$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
