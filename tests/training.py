@@ -63,6 +63,59 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, rank
         optimizer.step()
 
 
+class SharpnessAware(torch.optim.SGD):
+    """Steps from where the loss is higher, so it needs to compute it twice."""
+
+    def step(self, closure=None):
+        assert closure is not None, "needs a closure"
+        with torch.enable_grad():
+            closure()
+        parameters = [each for each in self.param_groups[0]["params"] if each.grad is not None]
+        with torch.no_grad():
+            for each in parameters:
+                self.state[each]["before"] = each.clone()
+                each.add_(each.grad, alpha=0.05)
+        with torch.enable_grad():
+            loss = closure()
+        with torch.no_grad():
+            for each in parameters:
+                each.copy_(self.state[each]["before"])
+        super().step()
+        return loss
+
+
+class OnlyInTraining(torch.optim.AdamW):
+    """Fails where training has not been switched on, as schedule-free optimizers do."""
+
+    trains = False
+
+    def step(self, closure=None):
+        if not self.trains:
+            raise RuntimeError("call train() first")
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+        return super().step(closure)
+
+
+def train_with_closure(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range):
+    optimizer.trains = True
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        if isinstance(model, torch.nn.Embedding):
+            values = torch.randint(6, (5,), generator=generator)
+        else:
+            values = torch.randn(5, 4, generator=generator)
+
+        def closure(values=values):
+            optimizer.zero_grad()
+            loss = (model(values) - 1).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    optimizer.trains = False
+
+
 def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The whole state of both, flat, whatever the strategy; every rank must call this."""
     model = model.module if isinstance(model, nn.DataParallel) else model
@@ -84,3 +137,18 @@ def differences(one: dict[str, Any], other: dict[str, Any], *, exact: bool = Tru
         for name, value in one.items()
         if not (equal(value, other[name]) if isinstance(value, Tensor) else value == other[name])
     ]
+
+
+def assert_same(one: object, other: object) -> None:
+    """Also of lists that hold None, as those of LBFGS do."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), [other[key] for key in one]
+    if isinstance(one, list):
+        assert len(one) == len(other)
+        for part, its in zip(one, other, strict=True):
+            assert_same(part, its)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other

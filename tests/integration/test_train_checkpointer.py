@@ -21,7 +21,18 @@ from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.files import is_temporary
 from headrace.data.storage import open_store
 from headrace.train import Checkpointer, Restored, state_dicts
-from training import Loader, Network, differences, everything, optimizer_of, train
+from training import (
+    Loader,
+    Network,
+    OnlyInTraining,
+    SharpnessAware,
+    assert_same,
+    differences,
+    everything,
+    optimizer_of,
+    train,
+    train_with_closure,
+)
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -272,6 +283,73 @@ def test_parameters_that_never_got_a_gradient_have_no_state(tmp_path: Path):
     checkpointer.restore(other, new_optimizer)
     assert len(new_optimizer.state) == 2
     assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def sparse_adam():
+    model = torch.nn.Embedding(6, 4, sparse=True)
+    return model, torch.optim.SparseAdam(model.parameters(), lr=0.25)
+
+
+def network_with(kind, **settings):
+    model = Network()
+    return model, kind(model.parameters(), **settings)
+
+
+NEED_MORE_THAN_A_STEP = {
+    "sparse gradients": sparse_adam,
+    "closure": lambda: network_with(torch.optim.LBFGS, lr=0.25, max_iter=3),
+    "line search": lambda: network_with(torch.optim.LBFGS, line_search_fn="strong_wolfe"),
+    "two losses": lambda: network_with(SharpnessAware, lr=0.03, momentum=0.9),
+    "switch": lambda: network_with(OnlyInTraining, lr=0.25),
+}
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("make", NEED_MORE_THAN_A_STEP.values(), ids=NEED_MORE_THAN_A_STEP)
+def test_optimizers_come_back_whatever_their_step_needs(tmp_path: Path, make, steps, used):
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = make()
+    train_with_closure(model, optimizer, range(steps))
+    before = copy.deepcopy(optimizer.state_dict())
+    checkpointer.save(steps, model, optimizer)
+    assert_same(optimizer.state_dict(), before)
+    torch.manual_seed(5)
+    other, new_optimizer = make()
+    new_optimizer.param_groups[0]["lr"] = 0.5
+    train_with_closure(other, new_optimizer, range(2 * used))
+    assert checkpointer.restore(other, new_optimizer) is not None
+    assert_same(new_optimizer.state_dict(), optimizer.state_dict())
+    train_with_closure(model, optimizer, range(3, 6))
+    train_with_closure(other, new_optimizer, range(3, 6))
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert_same(new_optimizer.state_dict(), optimizer.state_dict())
+
+
+@pytest.mark.parametrize("rate", [0.25, torch.tensor(0.25)], ids=["number", "tensor"])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("make", [*NEED_MORE_THAN_A_STEP.values(), lambda: trained(0)])
+def test_a_restore_that_fails_leaves_the_optimizer_as_it_was(tmp_path: Path, make, frozen, rate):
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(1, *trained(1))
+    model, optimizer = make()
+    model.unknown = torch.nn.Parameter(torch.ones(1))
+    for parameter in model.parameters():
+        parameter.requires_grad = not frozen
+        parameter.grad = torch.ones_like(parameter)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    group = optimizer.param_groups[0]
+    group["lr"] = rate
+    before = dict(group)
+    with pytest.raises(CheckpointError, match=r"model\.unknown is not in the checkpoint"):
+        checkpointer.restore(model, optimizer)
+    assert optimizer.param_groups[0] is group
+    assert group == before
+    assert group["lr"] is rate
+    assert not optimizer.state
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert parameter.grad is gradient
+        assert parameter.requires_grad != frozen
 
 
 def test_groups_of_parameters_keep_their_settings(tmp_path: Path):

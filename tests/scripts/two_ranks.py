@@ -19,7 +19,16 @@ from torch.distributed.tensor import DTensor
 
 import headrace
 from headrace.core.errors import CheckpointError, UsageError
-from training import Loader, Network, differences, everything, optimizer_of, train
+from training import (
+    Loader,
+    Network,
+    SharpnessAware,
+    differences,
+    everything,
+    optimizer_of,
+    train,
+    train_with_closure,
+)
 
 LOCAL, REMOTE = sys.argv[1:3]
 RANK = int(os.environ["RANK"])
@@ -46,6 +55,7 @@ def main() -> None:
 
     headrace.Checkpointer(f"{LOCAL}/ddp").save(3, ddp, ddp_optimizer, Loader({"position": 7}))
     _check_restored_into_fsdp(trained)
+    _check_state_by_closures()
     _check_remote(ddp, ddp_optimizer, trained)
     _check_loaders_that_differ(ddp)
     _check_loaders_of_different_seeds(ddp)
@@ -109,6 +119,26 @@ def _check_restored_into_fsdp(trained: dict) -> None:
     assert not differences(trained, everything(other, optimizer))
 
 
+def _check_state_by_closures() -> None:
+    model = headrace.prepare(Network(4, 4), "fsdp", "cpu")
+    optimizer = SharpnessAware(model.parameters(), lr=0.03, momentum=0.9)
+    train_with_closure(model, optimizer, range(2))
+    checkpointer = headrace.Checkpointer(f"{LOCAL}/closures")
+    checkpointer.save(2, model, optimizer)
+    other = headrace.prepare(Network(4, 4), "fsdp", "cpu")
+    new = SharpnessAware(other.parameters(), lr=0.03, momentum=0.9)
+    checkpointer.restore(other, new)
+    train_with_closure(model, optimizer, range(2, 4))
+    train_with_closure(other, new, range(2, 4))
+    assert not differences(everything(model, optimizer), everything(other, new))
+
+    lbfgs = torch.optim.LBFGS(other.parameters(), lr=0.25, max_iter=3)
+    train_with_closure(other, lbfgs, range(2))
+    message = "of LBFGS for entrance.weight is shared out over ranks otherwise"
+    _expect(lambda: checkpointer.save(3, other, lbfgs), CheckpointError, message)
+    assert checkpointer.latest() == 2
+
+
 def _check_remote(model: torch.nn.Module, optimizer, trained: dict) -> None:
     remote = headrace.Checkpointer(REMOTE, keep=1)
     for step in (1, 2):
@@ -153,6 +183,12 @@ def _check_failures_reach_every_rank(model: torch.nn.Module) -> None:
     message = "model.head.weight is [3, 8] in the checkpoint and [5, 8] here"
     apart = headrace.Checkpointer(f"{LOCAL}/apart")
     _expect(lambda: apart.restore(narrow), CheckpointError, message)
+    bare = headrace.prepare(Network(), "none", "cpu")
+    optimizer = optimizer_of(bare if RANK == 0 else Network())
+    message = "rank 1: 10 of the optimizer's 10 parameters are not the model's"
+    trained = headrace.Checkpointer(f"{LOCAL}/ddp")
+    _expect(lambda: trained.restore(bare, optimizer), CheckpointError, message)
+    assert not optimizer.state
     _expect(
         lambda: headrace.prepare(Network(), "dp", "cpu"), UsageError, "one process for all devices"
     )

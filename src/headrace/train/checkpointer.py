@@ -209,7 +209,7 @@ class Checkpointer:
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
         with self._write_folder(folder) as files_dir:
-            states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=False))
+            states = on_all_ranks(lambda: collect_state(model, optimizer))
             on_all_ranks(lambda: _write_states(states, files_dir))
             files = gather_values(lambda: self._upload_files(files_dir, folder))
             on_rank_0(lambda: _check_reads_back(files_dir, files, states))
@@ -248,18 +248,20 @@ class Checkpointer:
                 return None
             commit, files_dir = fetched
             reader = SafeCheckpointReader(files_dir, [file.name for file in commit.files])
-            states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=True))
+            saved = on_all_ranks(reader.read_metadata)
             before = on_all_ranks(lambda: None if loader is None else loader.state_dict())
+            collected: list[TrainingState] = []  # this rank's, also where another one fails
             try:
-                on_all_ranks(
-                    lambda: check_state_fits(states, reader.read_metadata(), self._url_of(commit))
-                )
+                on_all_ranks(lambda: collected.append(collect_state(model, optimizer, saved=saved)))
+                (states,) = collected
+                on_all_ranks(lambda: check_state_fits(states, saved, self._url_of(commit)))
                 # Before the model: it may refuse.
                 on_all_ranks(lambda: _restore_loader(commit, loader))
                 on_all_ranks(lambda: _read_states(states, reader))
                 on_all_ranks(lambda: apply_state(states))
             except CheckpointError:
-                states.abandon()
+                for states in collected:
+                    states.abandon()
                 if loader is not None and before is not None:
                     loader.load_state_dict(before)
                 raise

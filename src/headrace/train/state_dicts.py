@@ -7,17 +7,18 @@ they need.
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
@@ -29,6 +30,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from headrace.core.errors import CheckpointError
@@ -51,42 +54,51 @@ class TrainingState:
     optimizer: Optimizer | None
     values: dict[str, Any]
     """"model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups"."""
-    slots: dict[str, tuple[str, str]]
+    slots: dict[str, tuple[str, str]] = field(default_factory=dict)
     """For each optimizer.state key: the parameter and the name in its state."""
-    is_placeholder: bool = False  # the optimizer had no state, and has one only for loading
+    placeholders: list[nn.Parameter] = field(default_factory=list)
+    """The parameters that had no state in the optimizer, and have some only for loading."""
 
     def abandon(self) -> None:
         """Restore the optimizer to before `collect_state`, after a load that failed."""
-        if self.is_placeholder and self.optimizer is not None:
-            self.optimizer.state.clear()
+        for parameter in self.placeholders:
+            if self.optimizer is not None:
+                self.optimizer.state.pop(parameter, None)
 
 
-def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> TrainingState:
+def collect_state(
+    model: nn.Module, optimizer: Optimizer | None, *, saved: Metadata | None = None
+) -> TrainingState:
     """Return the current states, with the optimizer's NumPy scalars as plain numbers.
 
-    With `to_load` an optimizer that has not stepped yet gets the state that a step would make, to
-    be loaded into; otherwise it stays, and is saved, without state. CheckpointError: the optimizer
-    has parameters that the model has not.
+    With the description of a checkpoint, they are to be loaded into: parameters that have state in
+    it and none here, as before the first step, get some. CheckpointError: the optimizer has
+    parameters that the model has not, or state that could not be restored.
     """
     bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
     values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
-    slots: dict[str, tuple[str, str]] = {}
-    has_stepped = optimizer is None or bool(optimizer.state)
-    if optimizer is not None:
-        _check_ownership(bare, optimizer)
-        # For an optimizer that has not stepped torch makes a step of length zero, which leaves a
-        # step count behind, and it does so only where there is no gradient.
-        with _no_gradients(optimizer):
-            optimizer_state: dict[str, Any] = dict(get_optimizer_state_dict(bare, optimizer))
-        if not has_stepped and not to_load:
-            optimizer.state.clear()
-            optimizer_state["state"] = {}
-        values[_GROUPS] = _without_numpy(optimizer_state["param_groups"])
-        for parameter, state in optimizer_state["state"].items():
-            for name, value in state.items():
-                slots[f"{_STATE}{parameter}.{name}"] = (parameter, name)
-                values[f"{_STATE}{parameter}.{name}"] = _without_numpy(value)
-    return TrainingState(bare, optimizer, values, slots, is_placeholder=to_load and not has_stepped)
+    states = TrainingState(bare, optimizer, values)
+    if optimizer is None:
+        return states
+    _check_ownership(bare, optimizer)
+    missing = {} if saved is None else _parameters_without_state(bare, optimizer, saved)
+    can_step = not missing or _make_placeholders(optimizer, list(missing.values()))
+    states.placeholders = list(missing.values())
+    try:
+        collected = _optimizer_state(bare, optimizer)
+    except BaseException:
+        states.abandon()
+        raise
+    values[_GROUPS] = _without_numpy(collected["param_groups"])
+    for parameter, state in collected["state"].items():
+        for name, value in state.items():
+            states.slots[f"{_STATE}{parameter}.{name}"] = (parameter, name)
+            values[f"{_STATE}{parameter}.{name}"] = _without_numpy(value)
+    if saved is None:
+        _check_has_places(states, optimizer)
+    elif not can_step:
+        _add_saved_slots(states, saved, missing)
+    return states
 
 
 def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str) -> None:
@@ -128,12 +140,13 @@ def apply_state(states: TrainingState) -> None:
     state: dict[str, dict[str, Any]] = {}
     for key, (parameter, name) in states.slots.items():
         state.setdefault(parameter, {})[name] = states.values[key]
-    set_optimizer_state_dict(
-        states.model,
-        states.optimizer,
-        {"state": state, "param_groups": states.values[_GROUPS]},  # type: ignore[dict-item]
-        options=StateDictOptions(strict=False),  # parameters without state stay without
-    )
+    with _no_step(states.optimizer):
+        set_optimizer_state_dict(
+            states.model,
+            states.optimizer,
+            {"state": state, "param_groups": states.values[_GROUPS]},  # type: ignore[dict-item]
+            options=StateDictOptions(strict=False),  # parameters without state stay without
+        )
 
 
 def _without_numpy(value: Any) -> Any:
@@ -150,17 +163,142 @@ def _without_numpy(value: Any) -> Any:
     return value
 
 
+def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    with _no_step(optimizer):
+        return dict(get_optimizer_state_dict(model, optimizer))
+
+
 @contextmanager
-def _no_gradients(optimizer: Optimizer) -> Iterator[None]:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gradients = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
+def _no_step(optimizer: Optimizer) -> Iterator[None]:
+    """Keep torch from making a step, as it does in an optimizer without state.
+
+    Not all can: that of LBFGS needs a closure, and that of SparseAdam sparse gradients. torch then
+    leaves the learning rates at 0.
+    """
+    if optimizer.state:
+        yield
+        return
+    parameters = _parameters_of(optimizer)
+    optimizer.state.update({parameter: {} for parameter in parameters})
     try:
         yield
     finally:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter in parameters:
+            if optimizer.state.get(parameter) == {}:
+                del optimizer.state[parameter]
+
+
+def _parameters_without_state(
+    model: nn.Module, optimizer: Optimizer, saved: Metadata
+) -> dict[str, nn.Parameter]:
+    """Return the parameters that have state in a checkpoint and none here, by full names."""
+    parameters = _parameters_of(optimizer)
+    if FullyShardedDataParallel.fsdp_modules(model):  # each has parts of several parameters
+        return {} if optimizer.state else {str(n): each for n, each in enumerate(parameters)}
+    groups = _optimizer_state(model, optimizer)["param_groups"]
+    names = [name for group in groups for name in group["params"]]
+    with_state = _parameters_with_state(saved.state_dict_metadata)
+    return {
+        name: parameter
+        for name, parameter in zip(names, parameters, strict=True)
+        if parameter.requires_grad and name in with_state and not optimizer.state.get(parameter)
+    }
+
+
+def _parameters_with_state(saved: Mapping[str, Any]) -> set[str]:
+    return {key.removeprefix(_STATE).rpartition(".")[0] for key in saved if key.startswith(_STATE)}
+
+
+def _make_placeholders(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+    """Give parameters the state that a first step makes; False: it fails, and they have none."""
+    before, made = dict(optimizer.state), {}
+    optimizer.state.clear()
+    try:
+        with torch.no_grad(), _zero_gradients(optimizer, parameters):
+            optimizer.step()
+        made = {each: optimizer.state[each] for each in parameters if each in optimizer.state}
+    except Exception:  # noqa: BLE001 - as many kinds as there are optimizers
+        return False
+    finally:
+        optimizer.state.clear()
+        optimizer.state.update(before | made)
+    return True
+
+
+@contextmanager
+def _zero_gradients(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Have zeros as the gradients of some parameters, none of the others, and 0 as learning rates.
+
+    Afterwards all are as before, and so are the other values of groups: some count steps there.
+    """
+    every = _parameters_of(optimizer)
+    gradients = [parameter.grad for parameter in every]
+    groups = [dict(group) for group in optimizer.param_groups]
+    try:
+        for parameter in every:
+            parameter.grad = None
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        for group in optimizer.param_groups:
+            if "lr" in group:  # some move parameters by it whatever the gradients are
+                rate = group["lr"]
+                group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
+        yield
+    finally:
+        for parameter, gradient in zip(every, gradients, strict=True):
             parameter.grad = gradient
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(before)
+
+
+def _add_saved_slots(
+    states: TrainingState, saved: Metadata, parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """Make place for all state that a checkpoint has of some parameters."""
+    for key, description in saved.state_dict_metadata.items():
+        parameter, _, name = key.removeprefix(_STATE).rpartition(".")
+        if key.startswith(_STATE) and parameter in parameters:
+            states.slots[key] = (parameter, name)
+            states.values[key] = _placeholder(description, parameters[parameter])
+
+
+def _check_has_places(states: TrainingState, optimizer: Optimizer) -> None:
+    """Raise CheckpointError where nothing would tell `_placeholder` how ranks share state out."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is None or closure.default is not closure.empty:
+        return  # it can make a first step, which tells
+    for key, (parameter, name) in states.slots.items():
+        whole = states.values.get(_MODEL + parameter)
+        if _is_shared_out(states.values[key], getattr(whole, "shape", None)):
+            raise CheckpointError(
+                f"The state {name!r} of {type(optimizer).__name__} for {parameter} is shared out "
+                "over ranks otherwise than the parameter is, and could not be restored, as a step "
+                "needs a closure. Train with another strategy, such as ddp, or save without the "
+                "optimizer: save(step, model)."
+            )
+
+
+def _is_shared_out(value: Any, shape: torch.Size | None) -> bool:
+    """Whether a value is, or holds, a tensor of several ranks that has not the given shape."""
+    if isinstance(value, (dict, list, tuple)):
+        parts = value.values() if isinstance(value, dict) else value
+        return any(_is_shared_out(part, None) for part in parts)
+    return isinstance(value, DTensor) and value.shape != shape
+
+
+def _placeholder(description: Any, parameter: nn.Parameter) -> Tensor | None:
+    if not isinstance(description, TensorStorageMetadata):
+        return None  # what is read takes its place
+    dtype, size = description.properties.dtype, description.size
+    if size and size == parameter.shape:
+        return torch.zeros_like(parameter, dtype=dtype)  # sharded as the parameter is
+    # On the host: the optimizer moves what it has elsewhere, which a count of steps may not be.
+    return torch.zeros(size, dtype=dtype)
 
 
 def _check_ownership(model: nn.Module, optimizer: Optimizer) -> None:
@@ -175,9 +313,7 @@ def _check_ownership(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def _drop_unsaved_slots(states: TrainingState, saved: dict[str, Any]) -> None:
-    with_state = {
-        key.removeprefix(_STATE).rpartition(".")[0] for key in saved if key.startswith(_STATE)
-    }
+    with_state = _parameters_with_state(saved)
     for key, (parameter, _) in list(states.slots.items()):
         if parameter not in with_state:
             del states.slots[key], states.values[key]
