@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -350,6 +351,75 @@ def test_a_restore_that_fails_leaves_the_optimizer_as_it_was(tmp_path: Path, mak
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert parameter.grad is gradient
         assert parameter.requires_grad != frozen
+
+
+def frozen_part(model: Network, optimizer: torch.optim.Optimizer) -> None:
+    model.entrance.requires_grad_(False)
+    model.blocks.requires_grad_(False)
+
+
+def frozen_whole(model: Network, optimizer: torch.optim.Optimizer) -> None:
+    model.requires_grad_(False)
+
+
+def stepped_while_frozen(model: Network, optimizer: torch.optim.Optimizer) -> None:
+    frozen_part(model, optimizer)
+    train(model, optimizer, range(2))
+
+
+@pytest.mark.parametrize("freeze", [frozen_part, frozen_whole, stepped_while_frozen])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.AdamW,
+        partial(torch.optim.SGD, momentum=0.9),
+        torch.optim.Adafactor,  # whose state has other shapes
+        torch.optim.Adagrad,  # which has state before its first step
+        partial(OnlyInTraining, weight_decay=0.0),
+    ],
+)
+def test_parameters_that_are_frozen_at_first_get_their_state(tmp_path: Path, freeze, kind):
+    def make():
+        model = Network()
+        optimizer = kind(model.parameters(), lr=0.25)
+        optimizer.trains = True
+        return model, optimizer
+
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = make()
+    train(model, optimizer, range(2))
+    checkpointer.save(2, model, optimizer)
+    other, new_optimizer = make()
+    freeze(other, new_optimizer)
+    new_optimizer.trains = False
+    frozen = [parameter.requires_grad for parameter in other.parameters()]
+    checkpointer.restore(other, new_optimizer)
+    assert [parameter.requires_grad for parameter in other.parameters()] == frozen
+    assert_same(new_optimizer.state_dict(), optimizer.state_dict())
+    other.requires_grad_()
+    new_optimizer.trains = True
+    train(model, optimizer, range(2, 4))
+    train(other, new_optimizer, range(2, 4))
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_frozen_parameters_without_state_take_no_memory_for_any(tmp_path: Path):
+    model, optimizer = trained(0)
+    frozen_part(model, optimizer)
+    train(model, optimizer, range(2))
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(2, model, optimizer)
+    other, new_optimizer = trained(0)
+    frozen_part(other, new_optimizer)
+    with_gradient: list[torch.Tensor] = []
+
+    def note(*_: object) -> None:
+        with_gradient.extend(each for each in other.parameters() if each.grad is not None)
+
+    new_optimizer.register_step_pre_hook(note)
+    checkpointer.restore(other, new_optimizer)
+    assert {id(each) for each in with_gradient} == {id(each) for each in other.head.parameters()}
+    assert_same(new_optimizer.state_dict(), optimizer.state_dict())
 
 
 def test_groups_of_parameters_keep_their_settings(tmp_path: Path):

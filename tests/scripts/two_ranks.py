@@ -55,6 +55,7 @@ def main() -> None:
 
     headrace.Checkpointer(f"{LOCAL}/ddp").save(3, ddp, ddp_optimizer, Loader({"position": 7}))
     _check_restored_into_fsdp(trained)
+    _check_frozen_parameters_get_their_state(trained)
     _check_state_by_closures()
     _check_remote(ddp, ddp_optimizer, trained)
     _check_loaders_that_differ(ddp)
@@ -117,6 +118,19 @@ def _check_restored_into_fsdp(trained: dict) -> None:
     assert restored is not None
     assert (restored.step, loader.state) == (3, {"position": 7})
     assert not differences(trained, everything(other, optimizer))
+
+
+def _check_frozen_parameters_get_their_state(trained: dict) -> None:
+    for trains_before in (False, True):
+        model = headrace.prepare(Network(), "fsdp", "cpu")
+        model.blocks.requires_grad_(False)
+        optimizer = optimizer_of(model)
+        train(model, optimizer, range(int(trains_before)), RANK)
+        headrace.Checkpointer(f"{LOCAL}/ddp").restore(model, optimizer)
+        assert not any(each.requires_grad for each in model.blocks.parameters())
+        assert not differences(trained, everything(model, optimizer))
+        model.requires_grad_()
+        train(model, optimizer, range(3, 4), RANK)
 
 
 def _check_state_by_closures() -> None:

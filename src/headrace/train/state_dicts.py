@@ -72,8 +72,8 @@ def collect_state(
     """Return the current states, with the optimizer's NumPy scalars as plain numbers.
 
     With the description of a checkpoint, they are to be loaded into: parameters that have state in
-    it and none here, as before the first step, get some. CheckpointError: the optimizer has
-    parameters that the model has not, or state that could not be restored.
+    it and none here, as before the first step or while they were frozen, get some. CheckpointError:
+    the optimizer has parameters that the model has not, or state that could not be restored.
     """
     bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
     values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
@@ -140,7 +140,7 @@ def apply_state(states: TrainingState) -> None:
     state: dict[str, dict[str, Any]] = {}
     for key, (parameter, name) in states.slots.items():
         state.setdefault(parameter, {})[name] = states.values[key]
-    with _no_step(states.optimizer):
+    with _no_step(states.optimizer), _all_trained(states.optimizer):
         set_optimizer_state_dict(
             states.model,
             states.optimizer,
@@ -192,6 +192,23 @@ def _no_step(optimizer: Optimizer) -> Iterator[None]:
                 del optimizer.state[parameter]
 
 
+@contextmanager
+def _all_trained(optimizer: Optimizer) -> Iterator[None]:
+    """Have no parameter frozen: torch would not load the state of one that is."""
+    frozen = [
+        parameter
+        for parameter in _parameters_of(optimizer)
+        if not parameter.requires_grad and (parameter.is_floating_point() or parameter.is_complex())
+    ]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad = True
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad = False
+
+
 def _parameters_without_state(
     model: nn.Module, optimizer: Optimizer, saved: Metadata
 ) -> dict[str, nn.Parameter]:
@@ -205,7 +222,7 @@ def _parameters_without_state(
     return {
         name: parameter
         for name, parameter in zip(names, parameters, strict=True)
-        if parameter.requires_grad and name in with_state and not optimizer.state.get(parameter)
+        if name in with_state and not optimizer.state.get(parameter)
     }
 
 
