@@ -413,6 +413,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: experiments.log_time_series_metrics({"a": 1.0}, step=-(2**64)), "is too large"),
     (lambda: experiments.log_time_series_metrics({"a": 1}, wall_time=math.inf), "wall_time inf"),
     (lambda: experiments.log_metrics({"loss": "low"}), "'loss': \"low\" is no number"),
+    (lambda: experiments.log_metrics({"hf_token": "x"}), r"'hf_token': \"\*\*\*\" is no number"),
     (lambda: experiments.log_metrics({"loss": torch.zeros(2)}), "is no number"),
     (lambda: experiments.log_time_series_metrics({3: 1.0}), "3 names no param or metric"),  # type: ignore[dict-item]
     (lambda: experiments.log_metrics({"a": 0.5, "note": "text"}), '"text" is no number'),
@@ -498,7 +499,8 @@ def test_what_mlflow_would_refuse_is_said_and_the_rest_arrives(
     names = {"acc@1": 1.0, "acc#1": 2.0, "a//b": 3.0, "../up": 4.0, "x" * 300: 5.0}
     odd: Entry = {"kind": "metrics", "at_ms": 5, "values": names, "step": 0}
     sending = sender(
-        runs, params(lr="0.1", text="x" * 10_000), params(lr="0.2", file="a\udcff"),
+        runs, params(lr="0.1", text="x" * 10_000, hf_token="first one"),
+        params(lr="0.2", file="a\udcff", hf_token="second one"),
         metrics(0, loss=math.nan), metrics(1, loss=math.nan), metrics(2, loss=math.inf), odd,
         metrics(2**63, far=1.0), metrics(3, loss=1.0),
         {"kind": "summary", "at_ms": 9, "values": {"best": math.nan}},
@@ -512,6 +514,8 @@ def test_what_mlflow_would_refuse_is_said_and_the_rest_arrives(
     assert said.count("metric loss is infinite at step 2") == 1
     assert said.count("NaN") == 2
     assert "param lr stays '0.1'" in said
+    assert "param hf_token stays '***'" in said
+    assert " one" not in said
     assert "param text has 10000 characters" in said
     assert "series 'acc@1' is called 'acc_1' in MLflow" in said
     client, run = run_of(runs, "base")

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.records.redaction import HIDDEN, redact, redact_text
+from headrace.records.redaction import HIDDEN, redact, redact_text, shown_value
 
 ALPHABET = "abcXYZ019@/:#?%+=~!.-_$&;,"
 SECRETS = st.text(ALPHABET, min_size=8, max_size=24).map(lambda text: f"s3{text}T0")
@@ -46,6 +46,27 @@ def test_values_of_names(secret: str, name: str):
     assert redact([f"--set={name}={secret}"]) == (f"--set={name}={HIDDEN}",)
     assert secret not in redact_text(json.dumps({"a": {name: secret}, "b": 1}))
     assert json.loads(redact_text(json.dumps({"a": {name: secret}}))) == {"a": {name: HIDDEN}}
+
+
+@given(st.text(ALPHABET + " \"'\\{}[]()<\n", max_size=12), NAMES)
+def test_values_that_messages_quote(rest: str, name: str):
+    secret = f"s3cret {rest} T0K"
+    assert shown_value(secret, name) == repr(HIDDEN)
+    assert shown_value({name: secret, "lr": 1}) == repr({name: HIDDEN, "lr": 1})
+    for value in (
+        f"{name}={secret}", [secret], {"a": [{name: (secret, "b")}]}, json.dumps({name: secret}),
+        [f"{name}={secret}", "--lr=1"], [{"name": name, "value": secret}], {"b": {name: [secret]}},
+    ):  # fmt: skip
+        shown = shown_value(value, name if value == [secret] else "")
+        assert "s3cret" not in shown
+        assert "T0K" not in shown
+
+
+@given(
+    st.recursive(st.integers() | st.sampled_from(["a b", "it's", "x=1"]), st.lists, max_leaves=4)
+)
+def test_other_values_are_quoted_as_they_are(value: object):
+    assert shown_value(value, "epochs") == repr(value)
 
 
 @given(st.text(ALPHABET + " \"'\\{}[]()<", min_size=1, max_size=12), NAMES)

@@ -86,6 +86,30 @@ def test_a_script_of_vertexs_gets_its_experiment(config: dict[str, str], variabl
         assert [flag for flag in flags if "AIP_" in flag] == expected
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"environment": {"HF_TOKEN": "canary one", "N": 1}},
+        {"environment": ["HF_TOKEN=canary one"]},
+        {"hyperparameters": [("api_key", "canary one")]},
+        {"hyperparameters": "--api_key 'canary one'"},
+        {"args": {"--api-key": "canary one"}},
+        {"distribution": {"mpi": ["-x", "API_KEY=canary one"]}},
+        {"metric_definitions": [{"api_key": "canary one"}]},
+        {"instance_groups": [("api_key", "canary one")]},
+        {"requirements": ["x @ https://user:canary@host/one"]},
+        {"experiment_config": {"TrialName": 5, "password": "canary one"}},
+    ],
+)
+def test_no_secret_of_a_wrong_value_is_shown(asked: dict[str, Any]):
+    config = asked.pop("experiment_config", None)
+    given = {"entry_point": "train.py", **asked}
+    with pytest.raises(UsageError) as raised:
+        request_job(given, {}, "Estimator: ", experiment_config=config)
+    assert "***" in str(raised.value) or "https://host" in str(raised.value)
+    assert "canary" not in str(raised.value)
+
+
 @pytest.mark.parametrize("named", ["gpu", GPU])
 def test_the_group_that_trains_comes_first(named: Any):
     lowered = flags(instance_groups=[CPU, GPU], distribution={**TORCH, "instance_groups": [named]})

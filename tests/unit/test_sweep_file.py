@@ -174,6 +174,22 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str):
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[sweep.grid]\nhyperparameters.api_key = "canary one"\n',
+        '[sweep.grid]\nhyperparameters.api_key = ["canary one", "canary one"]\n',
+        '[sweep]\ngrid = [{api_key = "canary one"}]\n',
+        '[sweep]\nruns = ["api_key=canary one"]\n',
+    ],
+)
+def test_no_secret_of_what_is_wrong_is_shown(tmp_path: Path, text: str):
+    with pytest.raises(UsageError, match=r"\*\*\*") as raised:
+        read(tmp_path, JOB + text)
+    assert "canary" not in str(raised.value)
+    assert "one" not in str(raised.value)
+
+
 def test_other_files_are_refused(tmp_path: Path):
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match="a sweep is a job file"):

@@ -83,6 +83,25 @@ def test_objects_of_the_sdk_are_read_as_dicts() -> None:
 
 
 @pytest.mark.parametrize(
+    "container",
+    [
+        {"env": "HF_TOKEN='canary one'"},
+        {"env": ["HF_TOKEN=canary one"]},
+        {"env": [{"value": "canary one"}]},
+        {"env": [("HF_TOKEN", "canary one")]},
+        {"args": "--api-key=canary"},
+        {"command": ["python", "-m", "--api-key", "canary one"]},
+    ],
+)
+def test_no_secret_of_a_wrong_container_is_shown(container: dict[str, Any]) -> None:
+    spec = pool("python", "a.py")
+    with pytest.raises(UsageError) as raised:
+        pools_request([{**spec, "container_spec": {**spec["container_spec"], **container}}], "")
+    assert "canary" not in str(raised.value)
+    assert "one" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("specs", "words"),
     [
         ([], "first pool is empty"),
@@ -255,5 +274,7 @@ def test_what_a_job_asks_of_pip_is_for_its_user_alone(
         job.run(machine_type="local")
     (file,) = (tmp_path / "runs" / ".requirements").iterdir()
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    with pytest.raises(UsageError, match=r"environment_variables: .* is no dict"):
-        job.run(environment_variables=["a"])  # type: ignore[arg-type]
+    with pytest.raises(
+        UsageError, match=r"environment_variables: \['HF_TOKEN=\*\*\*'\] is no dict"
+    ):
+        job.run(environment_variables=["HF_TOKEN=canary one"])  # type: ignore[arg-type]

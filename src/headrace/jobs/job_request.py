@@ -50,7 +50,7 @@ from headrace.jobs.spec import ENGINES, job_options
 from headrace.platforms.instance_groups import DEFAULT_GROUP, LOCAL_TYPES, ONLY_GROUP
 from headrace.platforms.sagemaker import check_checkpoint_path, check_hyperparameters
 from headrace.platforms.vertex import experiment_variables
-from headrace.records.redaction import is_secret
+from headrace.records.redaction import is_secret, shown_value
 
 _RECORDED_ONLY = (
     "role", "image_uri", "sagemaker_session", "volume_size", "volume_kms_key", "output_kms_key",
@@ -144,7 +144,7 @@ def request_job(
     secret = {name: value for name, value in variables.items() if is_secret(name, str(value))}
     config = experiment_config or {}
     if not _TEXTS[0](config):
-        raise UsageError(f"{where}experiment_config: {config!r} is not {_TEXTS[1]}.")
+        raise UsageError(f"{where}experiment_config: {shown_value(config)} is not {_TEXTS[1]}.")
     options["environment"] = [
         name if name in secret else f"{name}={value}"
         for name, value in {**_experiment(config, options), **variables}.items()
@@ -263,7 +263,8 @@ def _group(given: object, where: str) -> InstanceGroup:
              "instance_count")  # fmt: skip
     if not isinstance(given, Mapping):
         raise UsageError(
-            f"{where}instance_groups: {given!r} is no InstanceGroup: name, type and count."
+            f"{where}instance_groups: {shown_value(given)} is no InstanceGroup: name, type and "
+            "count."
         )
     for name in given:
         if name not in known:
@@ -300,7 +301,7 @@ def _metrics(definitions: Sequence[Any], where: str) -> list[str]:
         is_valid = isinstance(each, Mapping) and set(each) == {"Name", "Regex"}
         if not is_valid or not all(isinstance(value, str) for value in each.values()):
             raise UsageError(
-                f"{where}metric_definitions: {each!r}: write each as "
+                f"{where}metric_definitions: {shown_value(each)}: write each as "
                 '{"Name": "loss", "Regex": "loss: ([0-9.]+)"}.'
             )
         if "=" in each["Name"] or each["Name"] in found:
@@ -483,7 +484,7 @@ def _known_arguments(given: Mapping[str, Any], where: str, more: Sequence[str]) 
             raise UsageError(f"{where}{name}: {_UNSUPPORTED[name]}")
         is_valid, wanted = _OWN_FORM.get(name, (None, ""))
         if is_valid is not None and value is not None and not is_valid(value):
-            raise UsageError(f"{where}{name}: {value!r} is not {wanted}.")
+            raise UsageError(f"{where}{name}: {shown_value(value, name)} is not {wanted}.")
     return {name: value for name, value in given.items() if value is not None and name not in more}
 
 

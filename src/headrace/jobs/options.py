@@ -21,7 +21,7 @@ from headrace.core.errors import UsageError, check_choices, choices_hint
 from headrace.core.units import parse_seconds
 from headrace.platforms.script_contract import ContractName
 from headrace.records.layout import STEP_GROUP
-from headrace.records.redaction import redact_text
+from headrace.records.redaction import redact_text, shown_value
 
 Panel = Literal["Common", "Run", "Recording", "Data", "Platform", "Cluster", "Outputs"]
 Texts = Mapping[str, Sequence[str]]
@@ -250,7 +250,8 @@ def argument_texts(found: Option, value: Any, where: str) -> list[str]:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and kind.takes_numbers:
         return [str(value)]
-    raise UsageError(f"{where}{found.argument}: {value!r} is not {kind.expects}.")
+    shown = shown_value(value, found.argument or "")
+    raise UsageError(f"{where}{found.argument}: {shown} is not {kind.expects}.")
 
 
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.1, 60.0

@@ -279,6 +279,11 @@ def hide_secrets(value: Any, name: str = "") -> Any:
     return _redacted_argument(value) if isinstance(value, str) else value
 
 
+def shown_value(value: Any, name: str = "") -> str:
+    """Return a value as a message quotes it, with the secrets in it hidden; all of it by a name."""
+    return redact_text(repr(hide_secrets(value, name)))
+
+
 def _closest_name(outer: str, key: str, of_value: str) -> str:
     """Return the name that a field's value goes by: that of a secret, if it has one."""
     names = [key, of_value if key.lower() == "value" else "", outer]

@@ -229,6 +229,35 @@ def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused
     assert ended.stderr.count("--environment SM_NUM_CPUS=999: the contract says SM_NUM_CPUS") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("api_key", "SM_HP_API_KEY"), ("hf-token", "SM_HP_HF_TOKEN"),
+        ("wandb-key", "SM_HP_WANDB_KEY"), ("api_key", "SM_HPS"), ("api_key", "SM_USER_ARGS"),
+    ],
+)  # fmt: skip
+def test_a_secret_that_contradicts_the_contract_is_not_shown(
+    tmp_path: Path, name: str, variable: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    old, new = "canary0old1two3 4", "canary5new6two7 8"
+    if name == "wandb-key":  # a name that suggests a secret, with values as keys are
+        old, new = old.replace(" ", ""), new.replace(" ", "")
+    texts = {"SM_HPS": json.dumps({name: old}), "SM_USER_ARGS": json.dumps([f"--{name}", old])}
+    own = texts.get(variable, old)
+    flags = ["--contract", "sagemaker", "--hyperparameter", f"{name}={new}"]
+    for ended, message in (
+        (run_job(tmp_path, *flags, "train.py", **{variable: own}), f"{variable} is set to '"),
+        (run_job(tmp_path, *flags, "--environment", f"{variable}={own}", "train.py"),
+         f"--environment {variable}="),
+    ):  # fmt: skip
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.count(message) == 1
+        assert ended.stderr.count("***") == 2
+        assert "canary" not in ended.stderr
+        assert "two" not in ended.stderr
+
+
 def test_a_dry_run_within_a_job_reports_that_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     for flags in (["--contract", "sagemaker", "--nproc-per-node=2"], ["--nproc-per-node=2"], []):

@@ -20,6 +20,7 @@ from headrace.decide.experiments.tracking_store import (
     LONGEST_TAG,
     Batch,
 )
+from headrace.records.redaction import shown_value
 
 SUMMARY_TAG = "headrace.summary_metrics"
 """Tags that begin so have JSON lists of the metrics of which only the last value counts."""
@@ -116,8 +117,9 @@ class EntryBatch:
         if known == value:
             self.batch.params[name] = value
         else:
+            shown = [shown_value(each, name) for each in (known, value)]
             self._report(
-                f"param {name} stays {known!r}: MLflow's params cannot change, here to {value!r}"
+                f"param {name} stays {shown[0]}: MLflow's params cannot change, here to {shown[1]}"
             )
 
     def _name(self, kind: str, given: str) -> str:

@@ -286,7 +286,9 @@ def _number(name: object, value: Any) -> Any:
             return float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError, AttributeError):
         pass
-    raise UsageError(f"metric {name!r}: {_shown(value)} is no number.")
+    from headrace.records.redaction import hide_secrets  # not where a script starts
+
+    raise UsageError(f"metric {name!r}: {_shown(hide_secrets(value, str(name)))} is no number.")
 
 
 def _shown(value: Any) -> str:

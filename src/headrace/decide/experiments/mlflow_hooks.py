@@ -152,7 +152,10 @@ def _keep_first_params(job_run: str) -> None:
         except Exception as error:
             if run_id != job_run or _CHANGED_PARAM not in str(error):
                 raise
-            print_status(f"param {key} stays as an attempt before has logged it, not {value!r}")
+            from headrace.records.redaction import shown_value  # not where a script starts
+
+            shown = shown_value(value, key)
+            print_status(f"param {key} stays as an attempt before has logged it, not {shown}")
             return value
 
     @functools.wraps(log_batch)

@@ -21,6 +21,7 @@ from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.platforms.script_contract import ContractName, conflicting_variables
 from headrace.platforms.training_job import JobTopology, training_group
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
+from headrace.records.redaction import shown_value
 
 _DEFAULT_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
 _REPLACED_PREFIXES = ("HEADRACE_", "PYTHON", "MASTER_", "NCCL_")
@@ -167,9 +168,10 @@ def check_variables(variables: Mapping[str, str]) -> None:
             continue
         own = env.values_of([name])[name]
         if own and value and own != value:  # an empty value means unknown
+            here, there = shown_value(own, name), shown_value(value, name)
             raise UsageError(
-                f"{name} is set to {own!r} here, and the contract would tell the script "
-                f"{value!r}. Unset it, or leave out --contract to have the script see yours."
+                f"{name} is set to {here} here, and the contract would tell the script {there}. "
+                "Unset it, or leave out --contract to have the script see yours."
             )
     left = [
         name

@@ -28,6 +28,7 @@ from headrace.platforms.sagemaker import (
 from headrace.platforms.script_contract import ContractName, ScriptContract, script_arguments
 from headrace.platforms.training_job import HostResources
 from headrace.platforms.vertex import SEEN_OUTPUT, VERTEX_FOLDERS, output_mounts, vertex_paths
+from headrace.records.redaction import hide_secrets
 
 _HOSTS_FILE = Path("/etc/hosts")
 
@@ -260,9 +261,10 @@ def check_environment(environment: Mapping[str, str], variables: Mapping[str, st
     """Raise UsageError where a variable of the command line contradicts the contract's."""
     for name, value in environment.items():
         if variables.get(name, value) != value and name != env.PYTHONPATH.name:
+            own, others = (hide_secrets(each, name) for each in (value, variables[name]))
             raise UsageError(
-                f"--environment {name}={value}: the contract says {name}={variables[name]}. Leave "
-                "it out, or take another name."
+                f"--environment {name}={own}: the contract says {name}={others}. Leave it out, or "
+                "take another name."
             )
 
 

@@ -20,6 +20,7 @@ from headrace.platforms.instance_groups import (
     instance_type,
 )
 from headrace.platforms.training_job import Distribution
+from headrace.records.redaction import shown_value
 
 
 class PythonProfiler(Enum):
@@ -414,10 +415,10 @@ def _options(name: str, value: object, prefix: str) -> Mapping[str, Any]:
             raise UsageError(f"{prefix}of smdistributed there is dataparallel: {how}.")
         value = value["dataparallel"]
     if not isinstance(value, Mapping):
-        raise UsageError(f"{prefix}{name} is {value!r}: write it as {how}.")
+        raise UsageError(f"{prefix}{name} is {shown_value(value)}: write it as {how}.")
     check_choices(value, _OPTIONS, f"{prefix}{name}: ")
     if not isinstance(value.get("enabled", False), bool):
-        raise UsageError(f"{prefix}{name} is {value!r}: write it as {how}.")
+        raise UsageError(f"{prefix}{name} is {shown_value(value)}: write it as {how}.")
     return value
 
 

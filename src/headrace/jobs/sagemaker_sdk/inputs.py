@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headrace.core.errors import UsageError, choices_hint, did_you_mean
+from headrace.records.redaction import shown_value
 
 MODES = ("File", "FastFile", "Pipe", "Mount", "Stream", "Cache")
 """The input modes of a channel."""
@@ -164,7 +165,7 @@ def _input(value: object, where: str) -> Input:
     if isinstance(value, Mapping) and kind is not None:
         return _made(kind, value, where)
     raise UsageError(
-        f"{where}: {value!r} is no input. Give a URL or a path, a TrainingInput, or a "
+        f"{where}: {shown_value(value)} is no input. Give a URL or a path, a TrainingInput, or a "
         "FileSystemInput."
     )
 
@@ -214,7 +215,7 @@ def _channel(uri: str, settings: Mapping[str, Any]) -> str:
 
 def _check_text(where: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{where}: {value!r}: give a text: a URL or a path.")
+        raise UsageError(f"{where}: {shown_value(value)}: give a text: a URL or a path.")
 
 
 def _check_choice(where: str, value: object, known: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from headrace.core.errors import UsageError, check_choices
 from headrace.jobs.job_file import INPUTS, is_job_file, read_job_file
 from headrace.jobs.job_request import JobRequest, as_json, request_job
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
-from headrace.records.redaction import HIDDEN, hide_secrets, is_secret, redact_text
+from headrace.records.redaction import HIDDEN, hide_secrets, is_secret, redact_text, shown_value
 from headrace.records.run_folder import is_plain_name
 
 _SWEEP, _GRID, _RUNS, _NAME = "sweep", "grid", "runs", "name"
@@ -143,8 +143,8 @@ def _changes(table: Mapping[str, Any], where: str) -> list[_Change]:
     grid = table.get(_GRID, {})
     if not isinstance(grid, Mapping):
         raise UsageError(
-            f"{where}{_SWEEP}.{_GRID}: {grid!r} is no table of lists, such as [{_SWEEP}.{_GRID}] "
-            'and below it input_mode = ["File", "FastFile"].'
+            f"{where}{_SWEEP}.{_GRID}: {shown_value(grid)} is no table of lists, such as "
+            f'[{_SWEEP}.{_GRID}] and below it input_mode = ["File", "FastFile"].'
         )
     axes = _distinct(grid, f"{where}{_SWEEP}.{_GRID}")
     if not axes:
@@ -153,7 +153,7 @@ def _changes(table: Mapping[str, Any], where: str) -> list[_Change]:
             '["File", "FastFile"].'
         )
     for path, values in axes.items():
-        _check_axis(values, f"{where}{_SWEEP}.{_GRID}.{_dotted(path)}")
+        _check_axis(path, values, f"{where}{_SWEEP}.{_GRID}.{_dotted(path)}")
     count = math.prod(map(len, axes.values()))
     if count > _MOST_RUNS:
         raise UsageError(
@@ -163,14 +163,16 @@ def _changes(table: Mapping[str, Any], where: str) -> list[_Change]:
     return [("", dict(zip(axes, values, strict=True))) for values in combined]
 
 
-def _check_axis(values: object, where: str) -> None:
+def _check_axis(path: _Path, values: object, where: str) -> None:
     """Raise UsageError where a grid has no list of different values."""
     if not isinstance(values, list) or not values:
-        raise UsageError(f"{where}: {values!r}: give a list of the values to try.")
+        raise UsageError(
+            f"{where}: {shown_value(values, path[-1])}: give a list of the values to try."
+        )
     texts = [_value_text(value) for value in values]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{where}: {twice} is there twice.")
+    twice = [value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1]
+    if twice:
+        raise UsageError(f"{where}: {_shown(path, twice[0])} is there twice.")
 
 
 def _leaves(table: object, path: _Path = ()) -> Iterator[tuple[_Path, Any]]:
@@ -201,7 +203,7 @@ def _listed(runs: object, where: str) -> Iterator[_Change]:
         raise UsageError(f"{where}{_SWEEP}.{_RUNS}: give a table for each: [[{_SWEEP}.{_RUNS}]].")
     for place, run in enumerate(runs, start=1):
         if not isinstance(run, Mapping):
-            raise UsageError(f"{where}{_SWEEP}.{_RUNS} {place}: {run!r} is no table.")
+            raise UsageError(f"{where}{_SWEEP}.{_RUNS} {place}: {shown_value(run)} is no table.")
         name = run.get(_NAME, "")
         if not isinstance(name, str):
             raise UsageError(f"{where}{_SWEEP}.{_RUNS} {place}: name {name!r} is no text.")

@@ -22,6 +22,7 @@ from headrace.jobs.vertex_sdk.job_states import VertexState, vertex_state
 from headrace.jobs.vertex_sdk.python_package import is_installed
 from headrace.jobs.vertex_sdk.settings import SETTINGS
 from headrace.jobs.vertex_sdk.worker_pools import Code, Machine
+from headrace.records.redaction import shown_value
 from headrace.records.run_folder import runs_folder
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -230,14 +231,16 @@ def check_requirements(requirements: Sequence[str] | None, where: str) -> Sequen
     if requirements is None:
         return None
     if not is_list(requirements) or not all(isinstance(each, str) for each in requirements):
-        raise UsageError(f"{where}requirements: {requirements!r} is not a list of texts.")
+        raise UsageError(
+            f"{where}requirements: {shown_value(requirements)} is not a list of texts."
+        )
     return requirements
 
 
 def check_variables(variables: Mapping[str, str] | None, where: str) -> dict[str, str]:
     """Return variables; raises UsageError where they are none."""
     if variables is not None and not isinstance(variables, Mapping):
-        raise UsageError(f"{where}environment_variables: {variables!r} is no dict.")
+        raise UsageError(f"{where}environment_variables: {shown_value(variables)} is no dict.")
     return dict(variables or {})
 
 

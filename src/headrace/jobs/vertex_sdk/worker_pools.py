@@ -17,6 +17,7 @@ from headrace.core.errors import UsageError, check_choices
 from headrace.jobs.options import is_list
 from headrace.jobs.sagemaker_sdk.config import InstanceGroup, is_whole_number
 from headrace.jobs.vertex_sdk.python_package import unpack_packages
+from headrace.records.redaction import redact, shown_value
 
 _POOL_KEYS = ("machine_spec", "replica_count", "nfs_mounts", "disk_spec", "container_spec",
               "python_package_spec", "lustre_mounts")  # fmt: skip
@@ -84,7 +85,7 @@ def pools_request(specs: Sequence[object], where: str) -> dict[str, Any]:
     Raises UsageError: an unknown key, no code, or pools that run different code.
     """
     if not is_list(specs):
-        raise UsageError(f"{where}worker_pool_specs: {specs!r} is not a list of dicts.")
+        raise UsageError(f"{where}worker_pool_specs: {shown_value(specs)} is not a list of dicts.")
     given = {i: spec for i, spec in enumerate(specs) if spec}  # {}: a role that nobody has
     pools = {i: _pool(spec, f"{where}worker_pool_specs[{i}]") for i, spec in given.items()}
     pools = {i: pool for i, pool in pools.items() if _REDUCTION_SERVER not in pool.code.image}
@@ -193,7 +194,9 @@ def _command_code(words: Sequence[str], spec: Mapping[str, Any], where: str) -> 
     is_module = bool(rest) and rest[0] == "-m"
     script = rest[1:] if is_module else rest
     if not script or str(script[0]).startswith("-"):
-        raise UsageError(f"{where}: {' '.join(map(str, words))} names no script or module.")
+        raise UsageError(
+            f"{where}: {' '.join(redact([*map(str, words)]))} names no script or module."
+        )
     kind = "module" if is_module else ""
     return Code(entry_point=str(script[0]), kind=kind, args=tuple(script[1:]))
 
@@ -204,7 +207,8 @@ def _words(spec: Mapping[str, Any], name: str, where: str) -> list[Any]:
     if found is None:
         return []
     if not is_list(found):
-        raise UsageError(f"{where}.{name}: {found!r} is not a list: write it as ['a', 'b'].")
+        shown = shown_value(found, name)
+        raise UsageError(f"{where}.{name}: {shown} is not a list: write it as ['a', 'b'].")
     return list(found)
 
 
@@ -215,12 +219,12 @@ def _environment(env: object, where: str) -> dict[str, str]:
     if isinstance(env, Mapping):
         return {str(name): str(value) for name, value in env.items()}
     if not isinstance(env, Sequence) or not is_list(env):
-        raise UsageError(f"{where}.env: {env!r} is no list of names and values.")
+        raise UsageError(f"{where}.env: {shown_value(env)} is no list of names and values.")
     found = {}
     for each in env:
         entry = _mapping(each, ("name", "value"), f"{where}.env")
         if not isinstance(entry.get("name"), str):
-            raise UsageError(f"{where}.env: {dict(entry)!r} has no name.")
+            raise UsageError(f"{where}.env: a value has no name. Give the variable's.")
         found[entry["name"]] = str(entry.get("value", ""))
     return found
 
@@ -230,7 +234,9 @@ def _mapping(value: object, known: Sequence[str], where: str) -> Mapping[str, An
     if not isinstance(value, Mapping):
         to_dict = getattr(type(value), "to_dict", None)
         if to_dict is None:
-            raise UsageError(f"{where}: {value!r} is no dict. It has {', '.join(known)}.")
+            raise UsageError(
+                f"{where}: {shown_value(value)} is no dict. It has {', '.join(known)}."
+            )
         value = {name: each for name, each in to_dict(value).items() if each}
     check_choices([str(name) for name in value], known, f"{where}: ")
     return value
