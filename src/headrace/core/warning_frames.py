@@ -19,5 +19,10 @@ def skipped_by_warnings(function: _Function) -> _Function:
     """
     plain = cast("FunctionType", function)
     code = plain.__code__
-    plain.__code__ = code.replace(co_filename=f"{code.co_filename}{_SKIPPED}")
+    plain.__code__ = code.replace(co_filename=named_for_warnings(code.co_filename))
     return function
+
+
+def named_for_warnings(file: str) -> str:
+    """Return a name of a code's file for which `warnings.warn` does not count the code's frames."""
+    return f"{file}{_SKIPPED}"

@@ -8,6 +8,8 @@ from itertools import accumulate, repeat
 from pathlib import Path
 from types import CodeType, FrameType
 
+from headrace.observe.probe.relayed_calls import plain_code
+
 _PROBE_FOLDER = f"{Path(__file__).parent}/"
 _MAX_FRAMES = 48
 _MAX_TEXTS = 256  # each some 2 kB with its stack
@@ -37,7 +39,9 @@ class ThreadStack:
         lines = self.stack[len(self.codes) :]
         all_lines = list(zip(reversed(self.codes), reversed(lines), strict=True))
         script_lines = [
-            pair for pair in all_lines if not pair[0].co_filename.startswith(_PROBE_FOLDER)
+            pair
+            for pair in all_lines
+            if not pair[0].co_filename.startswith(_PROBE_FOLDER) and plain_code(pair[0]) is pair[0]
         ]
         return "\n".join(
             f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines

@@ -1,9 +1,9 @@
 """The transform timer: one batch in several is timed exactly, call by call.
 
-While such a batch is made, methods of the dataset's objects (`__getitem__`, `__call__`, `forward`)
-are wrapped in their classes, and plain functions held by them are replaced by wrapped ones. Objects
-are not replaced: types, attributes and identity stay as the script made them. Afterwards everything
-is restored, and other batches pay nothing.
+While such a batch is made, calls of methods of the dataset's objects (`__getitem__`, `__call__`)
+and of plain functions held by them are relayed (`relayed_calls`). Nothing that a script holds is
+replaced: types, attributes, identity and signatures stay as it made them. Afterwards everything is
+restored, and other batches pay nothing.
 
 Timing a call takes some 3 us, and more where the caches hold batch data. Where calls are short and
 many, fewer batches are timed.
@@ -13,18 +13,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 from headrace.core.source_location import code_folders
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.relayed_calls import (
+    Undo,
+    can_relay,
+    plain_code,
+    plain_copy,
+    relay_calls,
+    relaying_copy,
+)
 from headrace.observe.probe.timing_rates import TimingBudget, TimingRate
 from headrace.records.schema import TRANSFORMS
 
@@ -41,7 +49,6 @@ _MAX_WRAPPED, _MAX_SEARCHED = 64, 512
 _MAX_CONTAINER_LENGTH = 32  # a longer list or larger dictionary is data
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
-Undo = Callable[[], None]
 # Loader, batches to one timed batch, name, id of the code or class that is called.
 _Call = tuple[int, int, str, int]
 
@@ -57,8 +64,9 @@ class TransformTimer:
         self._calls = 0
         self._call_ns = 0.0  # cost of timing a call; 0: not known yet
         self._loader, self._one_in = -1, _TRANSFORM_TIMING_BUDGET.one_in  # of the current batch
-        self._labels: dict[tuple[str, int], str] = {}  # by method and object
-        self._inside: set[tuple[str, int]] = set()
+        # By id of a relayed function, and of the object whose method it is (0: a plain function).
+        self._labels: dict[int, dict[int, str]] = {}
+        self._inside: set[tuple[int, int]] = set()
         # Ids of attribute dictionaries searched for the current batch.
         self._searched: set[int] = set()
         self._sums: dict[_Call, list[int]] = {}
@@ -124,7 +132,8 @@ class TransformTimer:
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
         """Add a timed call."""
         self._calls += 1
-        kind = getattr(code, "__code__", None) or type(code)
+        own = getattr(code, "__code__", None)
+        kind = plain_code(own) if isinstance(own, CodeType) else type(code)
         key = (self._loader, self._one_in, name, id(kind))
         sums = self._sums.get(key)
         if sums is None:
@@ -157,7 +166,7 @@ class TransformTimer:
     def _prepare(self, dataset: Any, undo: list[Undo]) -> None:
         name = type(dataset).__qualname__
         for method in ("__getitem__", "__getitems__"):
-            self._wrap_method(dataset, method, f"{name}.{method}", undo)
+            self._time_method(dataset, method, f"{name}.{method}", undo)
         self._searched.clear()
         self._search(dataset, name, undo, 0)
 
@@ -171,19 +180,18 @@ class TransformTimer:
             where = f"{path}.{name}"
             is_sequence = type(value) in {list, tuple}
             if is_sequence and all(map(callable, value)) and any(map(_is_transform, value)):
-                self._search_chain(attributes, name, where, undo, depth)
+                self._search_chain(value, where, undo, depth)
             elif type(value) in {list, tuple, dict}:
                 self._search_held(value, where, undo, depth)
             elif inspect.isfunction(value):
-                attributes[name] = _TimedFunction(self, value, f"{where}: {_name_of(value)}")
-                undo.append(partial(_restore, attributes, name, attributes[name], value))
+                self._time_function(value, where, undo)
             else:
                 self._search_value(value, where, undo, depth)
 
     def _search_held(self, held: Any, where: str, undo: list[Undo], depth: int) -> None:
         """Search a list of datasets, such as ConcatDataset's, or a dictionary of transforms.
 
-        Functions are not replaced there: a script may compare them by identity.
+        Functions are not timed there: they show as lines of code.
         """
         if len(held) > _MAX_CONTAINER_LENGTH:  # it is data
             return
@@ -203,7 +211,7 @@ class TransformTimer:
     def _search_stage(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
         """Search a library's object that calls others, such as a stage of a WebDataset pipeline.
 
-        Functions are not replaced there: running stages already hold theirs.
+        Functions are not timed there, either.
         """
         attributes = getattr(value, "__dict__", None)
         if depth >= _MAX_DEPTH or len(undo) >= _MAX_WRAPPED or type(attributes) is not dict:
@@ -222,88 +230,83 @@ class TransformTimer:
         self._searched.add(id(attributes))
         return not known
 
-    def _search_chain(
-        self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
-    ) -> None:
-        chain, timed = attributes[name], []
+    def _search_chain(self, chain: Any, where: str, undo: list[Undo], depth: int) -> None:
         for number, item in enumerate(chain):
             place = f"{where}[{number}]"
             if inspect.isfunction(item):
-                timed.append(_TimedFunction(self, item, f"{place}: {_name_of(item)}"))
-                continue
-            timed.append(item)
-            if _is_transform(item):
+                self._time_function(item, place, undo)
+            elif _is_transform(item):
                 self._wrap_object(item, place, undo, depth)
             else:
                 self._search_stage(item, place, undo, depth)
-        if any(inspect.isfunction(item) for item in chain):
-            attributes[name] = type(chain)(timed)
-            undo.append(partial(_restore, attributes, name, attributes[name], chain))
 
     def _wrap_object(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
-        self._wrap_method(value, "__call__", f"{where}: {_name_of(value)}", undo)
+        self._time_method(value, "__call__", f"{where}: {_name_of(value)}", undo)
         self._search(value, where, undo, depth + 1)
 
-    def _wrap_method(self, owner: Any, method: str, label: str, undo: list[Undo]) -> None:
-        """Time a method of one object, by wrapping it in its class."""
+    def _time_function(self, function: FunctionType, where: str, undo: list[Undo]) -> None:
+        """Time a function, wherever it is called; it has the name of the first place it is in."""
+        if id(function) in self._labels or not can_relay(function):
+            return
+        labels = self._labels[id(function)] = {0: f"{where}: {_name_of(function)}"}
+        plain = plain_copy(function)
+        undo.append(relay_calls(function, self._timed(plain, labels), plain))
+
+    def _time_method(self, owner: Any, method: str, label: str, undo: list[Undo]) -> None:
+        """Time a method of one object, in its class."""
         kind = type(owner)
         original = inspect.getattr_static(kind, method, None)
-        if not inspect.isfunction(original):
+        labels = self._labels.get(id(original))
+        if labels is not None:  # for another object of this class
+            labels[id(owner)] = label
+        if not inspect.isfunction(original) or not can_relay(original):
             return
-        key = (method, id(owner))
-        self._labels[key] = label
-        if getattr(original, "_headrace_times", None) is not None:
-            return  # for another object of this class
-        wrapped = self._method(method, original)
-        is_own = method in vars(kind)
+        labels, plain = {id(owner): label}, plain_copy(original)
+        call = self._timed(plain, labels, method)
+        if vars(kind).get(method) is original:
+            self._labels[id(original)] = labels
+            undo.append(relay_calls(original, call, plain))
+            return
+        # The class that it is inherited from may have many other objects, as torch's Module has.
         with suppress(TypeError, AttributeError):  # the class may be immutable
-            setattr(kind, method, wrapped)
-            undo.append(partial(_restore_method, kind, method, original if is_own else None))
+            copy = relaying_copy(original, call, plain)
+            setattr(kind, method, copy)
+            self._labels[id(copy)] = labels
+            undo.append(partial(_restore_method, kind, method, copy))
 
-    def _method(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
+    def _timed(
+        self, plain: FunctionType, labels: dict[int, str], method: str = ""
+    ) -> Callable[..., Any]:
+        """Return what times the calls of a function, or of a method of objects with a label."""
+
         @skipped_by_warnings
-        def timed(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            key = (method, id(owner))
-            label = self._labels.get(key)
-            if label is None or key in self._inside:  # another object, or super()'s part of a call
-                return original(owner, *args, **kwargs)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            owner = id(args[0]) if method and args else 0
+            label, key = labels.get(owner), (id(plain), owner)
+            # Another object; what still runs after the batch; or a call within a call of it.
+            if label is None or not self.active or key in self._inside:
+                return plain(*args, **kwargs)
             self._inside.add(key)
             began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
             try:
-                return original(owner, *args, **kwargs)
+                return plain(*args, **kwargs)
             finally:
                 spent_ns = time.monotonic_ns() - began_ns
                 self._inside.discard(key)
-                code = owner if method == "__call__" else original
+                code = args[0] if method == "__call__" else plain
                 self.add(label, code, spent_ns, time.thread_time_ns() - cpu_ns)
 
-        timed._headrace_times = method  # type: ignore[attr-defined]  # noqa: SLF001
         return timed
-
-
-class _TimedFunction:
-    """Replacement of a function that a dataset holds; it pickles as that function."""
-
-    def __init__(self, timer: TransformTimer, function: Callable[..., Any], name: str) -> None:
-        functools.update_wrapper(self, function)
-        self._headrace = timer, function, name
-
-    @skipped_by_warnings
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        timer, function, name = self._headrace
-        if not timer.active:  # a generator of the dataset still holds it
-            return function(*args, **kwargs)
-        return timer.call(name, function, function, *args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return operator.itemgetter(0), ((self._headrace[1],),)
 
 
 def _cost_of_a_call_ns() -> float:
     timer = TransformTimer()
     timer.active = True
-    timed = _TimedFunction(timer, lambda: None, "")
+
+    def timed() -> None:
+        pass
+
+    timer._time_function(timed, "", [])  # type: ignore[arg-type]  # noqa: SLF001 - of its own kind
     timed()  # the first call looks up its location
     began_ns = time.monotonic_ns()
     for _ in range(_TRIAL_CALLS):
@@ -319,26 +322,20 @@ def place_of(code: Any) -> tuple[str, int]:
         kind = type(code)
         code = getattr(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
     found = getattr(inspect.unwrap(code) if callable(code) else code, "__code__", None)
-    return (found.co_filename, found.co_firstlineno) if found is not None else ("", 0)
+    if found is None:
+        return "", 0
+    found = plain_code(found)
+    return found.co_filename, found.co_firstlineno
 
 
-def _restore(attributes: dict[str, Any], name: str, timed: Any, original: Any) -> None:
-    if attributes.get(name) is timed:  # otherwise the script has replaced it meanwhile
-        attributes[name] = original
-
-
-def _restore_method(kind: type, method: str, own: Any) -> None:
-    if own is None:
+def _restore_method(kind: type, method: str, ours: FunctionType) -> None:
+    if vars(kind).get(method) is ours:  # otherwise the script has replaced it meanwhile
         delattr(kind, method)
-    else:
-        setattr(kind, method, own)
 
 
 def _is_transform(value: Any) -> bool:
     """Return whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
-        return False
-    if type(value) is _TimedFunction:  # the dataset copied a replacement and keeps it
         return False
     if inspect.isfunction(value):
         return True
@@ -349,7 +346,7 @@ def _is_transform(value: Any) -> bool:
 
 def _is_stage(value: Any) -> bool:
     """Return whether it is a library's callable that may call others."""
-    if inspect.isclass(value) or inspect.isroutine(value) or type(value) is _TimedFunction:
+    if inspect.isclass(value) or inspect.isroutine(value):
         return False
     is_other = _is_transform(value) or hasattr(type(value), "__getitem__")
     return callable(value) and not is_other
