@@ -26,6 +26,8 @@ import pytest
 
 from headrace import open_run
 from headrace.data.storage import open_store
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.records.reader import open_records
 from jobs import run_here
 from packed import pack_images
 from recorded import SCRIPTS, Part, Run, check, record, record_several
@@ -352,6 +354,30 @@ def test_ranks_that_a_script_starts_itself(tmp_path: Path):
     assert len(run.rows("loaders")) == 3
     ranks = [row["rank"] for row in run.rows("processes") if row["role"] == "rank"]
     assert sorted(ranks) == [0, 1]
+
+
+def line_of(script: str, words: str) -> int:
+    lines = (SCRIPTS / f"{script}.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if words in line)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_trains_is_the_rank_of_a_script_that_looked_at_a_batch(
+    tmp_path: Path, method: str
+):
+    run = record(tmp_path, "peeked", method)
+    check(run)
+    assert [row["batches"] for row in run.steps("train")] == [1] * 12
+    assert [row["batches"] for row in run.steps("eval")] == [1] * 3  # not the batch looked at
+    line = line_of("peeked", "trained here")
+    trained = {row["loader"] for row in run.rows("loaders") if row["line"] == line}
+    assert {row["loader"] for row in run.steps("train")} == trained
+    made = Counter(row["worker"] for row in run.rows("batches") if row["loader"] in trained)
+    assert made == {0: 12}
+    assert line_of("peeked", "evaluated here") not in {row["line"] for row in run.rows("loaders")}
+    refused = [row["text"] for row in run.rows("events") if row["kind"] == "not-recorded"]
+    assert [text.partition(",")[0] for text in refused] == ["peeked.py"]
+    assert any("left no records" in gap for gap in diagnose(open_records(run.folder)).gaps)
 
 
 def test_ranks_that_lightning_starts_are_distinguished_before_they_meet(tmp_path: Path):

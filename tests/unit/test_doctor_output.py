@@ -243,6 +243,11 @@ EVENTS: list[tuple[list[dict[str, Any]], list[str]]] = [
         ["A process recorded no more after a hundred faults of the probe.",
          "Recording was switched off once: what ran then is not in the figures."],
     ),
+    (
+        [{"kind": "not-recorded", "text": "evaluate.py, process 7"}],
+        [("A process that asked for batches left no records, as another process is the same "
+          "rank; first: evaluate.py, process 7.")],
+    ),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""One process of a host records as a rank: the first that claims it, while it lives."""
+"""One process of a host records as a rank: the first that claims it, or that trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.probe.rank_claims import claim_rank_file, is_file_claimed_by_another
+from headrace.observe.probe.rank_claims import claim_of, claim_rank_file, is_file_claimed_by_another
 from headrace.records.ring import since_boot_ns
 from jobs import eventually
 
@@ -76,3 +76,27 @@ def test_a_claim_that_was_cut_off_before_it_was_written_is_free(tmp_path: Path):
     path = tmp_path / "a.claim"
     path.touch()
     assert claim_rank_file(path)
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+@pytest.mark.parametrize("ours", [False, True])
+def test_who_trains_takes_over_from_who_has_only_asked_for_batches(
+    tmp_path: Path, theirs: bool, ours: bool
+):
+    path = tmp_path / "a.claim"
+    path.write_text(f"{os.getppid()} {since_boot_ns()}{' trains' if theirs else ''}")
+    takes_over = ours and not theirs
+    assert claim_rank_file(path, trains=ours) == takes_over
+    assert is_file_claimed_by_another(path) == (not takes_over)
+    claim = claim_of(path)
+    assert claim is not None
+    assert (claim.is_mine, claim.trains) == (takes_over, theirs or ours)
+
+
+def test_who_has_trained_keeps_its_claim_while_it_evaluates(tmp_path: Path):
+    path = tmp_path / "a.claim"
+    assert claim_rank_file(path, trains=True)
+    assert claim_rank_file(path)
+    claim = claim_of(path)
+    assert claim is not None
+    assert claim.trains

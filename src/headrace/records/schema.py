@@ -296,6 +296,8 @@ EVENTS = Table(
 )
 RANK_ENDED = "rank-ended"
 """The kind of the event that a rank's recording was closed, at the end of its script."""
+NOT_RECORDED = "not-recorded"
+"""The kind of the event that a process was not recorded, as another one is its rank."""
 SCRIPT_ENDED = "script-ended"
 """The kind of the event that the host's script, or all of its ranks, ended without an error."""
 HOSTS = Table(

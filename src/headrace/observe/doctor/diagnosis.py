@@ -30,6 +30,7 @@ from headrace.observe.doctor.findings import Bound, Diagnosis, Finding, Remedy, 
 from headrace.observe.doctor.remedies import WORTH_IT
 from headrace.observe.doctor.rules import RULES
 from headrace.observe.whatif.tables import CachedTables, Columns, Tables
+from headrace.records.schema import NOT_RECORDED
 
 DATA_RULES = frozenset(
     {
@@ -452,6 +453,8 @@ _SENTENCES = {
     "collected.",
     "probe-fault": "Recording failed {times}, and left that out; first: {first}.",
     "recording-stopped": "{who} recorded no more after a hundred faults of the probe.",
+    NOT_RECORDED: "{who} that asked for batches left no records, as another process is the same "
+    "rank; first: {first}.",
     "device-steps-lost": "{lost:,.0f} steps have no row by the accelerator's clock: the others "
     "stand for them.",
     "switched": "Recording was switched off {times}: what ran then is not in the figures.",

@@ -190,16 +190,17 @@ class _WorkerLoop:
         finally:
             end_worker()
 
-    def __reduce__(self) -> tuple[Callable[[int, str], Any], tuple[int, str]]:
-        return _worker_loop_of, (STARTING_LOADER.get(), self._original.__module__)
+    def __reduce__(self) -> tuple[Callable[[int, int, str], Any], tuple[int, int, str]]:
+        return _worker_loop_of, (STARTING_LOADER.get(), SESSION.rank, self._original.__module__)
 
 
-def _worker_loop_of(loader: int, module: str) -> Any:
-    """Return a module's loop for a worker of that loader, in the worker's process."""
+def _worker_loop_of(loader: int, rank: int, module: str) -> Any:
+    """Return a module's loop for a worker of that loader and rank, in the worker's process."""
     worker: Any = importlib.import_module(module)
     if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - no public way
         install_hooks()  # not installed at start, as the script changed PYTHONPATH
     STARTING_LOADER.set(loader)
+    SESSION.works_for(rank)
     return worker._worker_loop  # noqa: SLF001 - no public way
 
 

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -34,6 +33,15 @@ _OWN_REFERENCES = 4
 _PLAIN = (bool, int, float, str, type(None))
 
 
+_BESIDE_ANOTHER = 100
+"""The first number in a process that may take over the rank of another one, with other loaders."""
+
+
+def _first_number() -> int:
+    is_beside = SESSION.working and SESSION.role == "rank" and SESSION.is_claimed_by_another
+    return _BESIDE_ANOTHER if is_beside else 0
+
+
 class LoaderNumbers:
     """Numbers loaders in the order of their construction.
 
@@ -44,14 +52,15 @@ class LoaderNumbers:
     """
 
     def __init__(self) -> None:
-        self._next = count()
+        self._last = -1
         self._made: dict[Hashable, list[int]] = {}  # by construction; the latest comes last
         self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was last constructed
         self._datasets: dict[int, Callable[[], Any]] = {}
 
     def new(self) -> int:
         """Return an unused number."""
-        return next(self._next)
+        self._last = max(self._last + 1, _first_number())
+        return self._last
 
     def constructed(self, arguments: Sequence[tuple[int | str, Any]]) -> int:
         """Return the number of a loader that is being constructed.
@@ -394,7 +403,9 @@ def _record_description(
     number: int, description: tuple[Any, ...], place: _Place | None = None
 ) -> None:
     """Record a loader; `place`: where and when it was constructed, if not here and now."""
-    if SESSION.is_claimed_by_another:  # a program that the rank started, with its own loaders
+    SESSION.reclaim()
+    # If the rank trains, this is a program that it started, with loaders of its own.
+    if SESSION.is_claimed_by_another and not SESSION.stand_aside():
         return
     script, library, created_ns = place or (*call_places(), monotonic_ns())
     found = script if script.file else library

@@ -207,6 +207,11 @@ class TrainingThread:
             self._set_live_thread(None)
             self._event_log.settle_now()
 
+    def _check_claim(self) -> None:
+        """Drop what is under way if another process, which trains, has taken this rank over."""
+        if SESSION.check_claim():
+            self._forget()
+
     def _is_outside_steps(self) -> bool:
         """Return whether this is part of no step, or of a thread that has not trained yet."""
         unknown = self._thread is None and get_ident() not in self._seen_threads
@@ -244,6 +249,7 @@ class TrainingThread:
 
     def _settle(self) -> None:
         """Make rows of what was reported, by both clocks."""
+        self._check_claim()
         self._event_log.settle()
         DEVICE_RECORDER.settle()
 
@@ -277,6 +283,8 @@ class RankRecorder(TrainingThread):
         """Record that the script asks for an iterator (True), or has it (False)."""
         if begins:
             PROFILER_TRACE.end()  # workers may be forked now, and would inherit the trace
+            self._check_claim()
+            SESSION.reclaim()
         if self._is_off(asks=True, resumes=begins):
             return
         if self.is_fetching:  # a part of the request for a batch, which has a wait of its own
@@ -385,8 +393,10 @@ class RankRecorder(TrainingThread):
         try:
             thread = get_ident()
             is_live = self._live_thread == thread
-            if not is_live and self._is_off():
-                return
+            if not is_live:
+                SESSION.claim_training()
+                if self._is_off():
+                    return
             if GRAPH_REPLAYS.capturing is not None:
                 GRAPH_REPLAYS.capturing.backward = True
                 return
@@ -514,6 +524,8 @@ class RankRecorder(TrainingThread):
         if SESSION.role == "rank":
             # No thread may run while the interpreter shuts down.
             stop_sampler(wait=True)
+            self._check_claim()
+            SESSION.settle_claim(asked=bool(self._claimed))
             self._event_log.close(monotonic_ns(), recording=SESSION.on)
             DEVICE_RECORDER.close()
             TRANSFORM_TIMER.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ from headrace.core.source_location import (
     CodeFolders,
     code_folders,
 )
-from headrace.observe.probe.rank_claims import claim_rank_file, is_file_claimed_by_another
+from headrace.observe.probe.rank_claims import claim_of, claim_rank_file, is_file_claimed_by_another
 from headrace.records.layout import RINGS
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.ring import SUFFIX, RingWriter
@@ -40,6 +41,7 @@ from headrace.records.schema import (
     LAUNCHER_HOST,
     LIBRARY_LOADERS,
     LOADERS,
+    NOT_RECORDED,
     PROCESSES,
     RANK_ENDED,
     Table,
@@ -102,6 +104,9 @@ class RecordingSession:
         self._lock = threading.Lock()
         self._failed = self._refused = False
         self._is_undecided = env.DRIVER_SCRIPT.get() is not None
+        # Where its rings, and its workers', lie while another process has the rank, and has only
+        # asked for batches: they are collected once this one trains.
+        self._aside: Path | None = None
         self._loaders: deque[tuple[Table, tuple[float | str, ...]]] = deque(
             maxlen=_MAX_PENDING_LOADERS
         )
@@ -114,6 +119,8 @@ class RecordingSession:
         self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
         # Workers of a refused rank record nothing either.
         self._failed = self._switch is None or self._refused
+        self._has_claim = self._trains = False
+        self._is_replaced = False  # by another process, which trains
         self._set_mode()
         self._faults = 0
         self._hooks_reported = 0
@@ -130,7 +137,7 @@ class RecordingSession:
 
     def _set_mode(self) -> None:
         """Have hooks see the live switch, unless this process records nothing anyway."""
-        idle = self._failed or self._is_undecided
+        idle = self._failed or self._is_undecided or self._is_replaced
         self.switch_mode = _OFF if self._switch is None or idle else self._switch.mode
 
     def _fail(self) -> None:
@@ -186,9 +193,13 @@ class RecordingSession:
             rank = env.LOCAL_RANK.get_int()
         return rank or 0
 
+    def works_for(self, rank: int) -> None:
+        """Know the rank that this process, started anew, is about to work for."""
+        self._rank_known = rank
+
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
         """Start again as a worker, in its own process."""
-        stopped = self._failed or self._is_undecided
+        stopped = self._failed or self._is_undecided or self._is_replaced
         self._is_undecided = False
         self._lock = threading.Lock()
         self._begin("worker", loader, worker)
@@ -197,25 +208,111 @@ class RecordingSession:
             self._fail()
 
     def trains(self) -> None:
-        """Become a rank if this process was undecided until now: it trains."""
+        """Become a rank if this process was undecided until now: it steps an optimizer."""
         if self._is_undecided:
             self._is_undecided = False
             self._set_mode()
             self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another rank a moment ago
             # Processes that it starts from now on work for a rank.
             env.change({env.DRIVER_SCRIPT.name: None})
-            if not self.is_claimed_by_another:
-                for table, row in self._loaders:
-                    self.write(table, *row)
+            self.claim_training()
+            for table, row in self._loaders:
+                self.write(table, *row)
+        self.claim_training()
 
     def claim_rank(self) -> bool:
         """Claim to be this rank's training process; return False if another living process is."""
         self._rank_looked_ns = -_RANK_EVERY_NS  # the process may have become another rank
         if claim_rank_file(self._claim):
+            self._has_claim = True
+            self._come_forward()
             return True
+        if self.stand_aside():
+            return True
+        self._refuse()
+        return False
+
+    def claim_training(self) -> None:
+        """Claim the rank as a process that trains, before one that has only asked for batches."""
+        if self._trains or self._failed or self._is_undecided or self.role != "rank":
+            return
+        self._trains = True
+        self._rank_looked_ns = -_RANK_EVERY_NS
+        if claim_rank_file(self._claim, trains=True):
+            self._has_claim, self._is_replaced = True, False
+            self._set_mode()
+            self._come_forward()
+        else:
+            self._refuse()
+
+    def check_claim(self) -> bool:
+        """Record nothing for now if another process, which trains, has taken this rank over.
+
+        Return whether it has since the last call.
+        """
+        if self._trains or not self._has_claim or self._is_replaced:
+            return False
+        claim = claim_of(self._claim)
+        self._is_replaced = claim is not None and not claim.is_mine
+        self._set_mode()
+        return self._is_replaced
+
+    def reclaim(self) -> None:
+        """Record again if the process that had taken this rank over has ended."""
+        if self._is_replaced and claim_rank_file(self._claim):
+            self._is_replaced = False
+            self._set_mode()
+
+    def stand_aside(self) -> bool:
+        """Keep the rings where they are not collected until this process trains.
+
+        False: the process that has claimed this rank trains itself.
+        """
+        if self._is_aside:
+            return True
+        claim = claim_of(self._claim)
+        if claim is None or claim.trains:
+            return False
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._aside = self.folder / RINGS / f"aside-{os.getpid()}"
+        self._aside.mkdir(exist_ok=True)
+        return True
+
+    @property
+    def _is_aside(self) -> bool:
+        return self._aside is not None and self._aside.name == f"aside-{os.getpid()}"
+
+    def _come_forward(self) -> None:
+        """Have the rings collected that were kept aside."""
+        if not self._is_aside:  # those are a parent's, of which this process was forked
+            self._aside = None
+        elif self._aside is not None:
+            for path in self._aside.iterdir():
+                path.rename(self._aside.parent / path.name)
+
+    def _refuse(self) -> None:
+        """Record nothing more, and say so: another process is recorded as this rank."""
         self._refused = True
         self._fail()
-        return False
+        name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns()}-refused{SUFFIX}"
+        writer = RingWriter(self.folder / RINGS / name)
+        text = f"{Path(sys.argv[0]).name}, process {os.getpid()}"
+        writer.write(EVENTS, self.rank, time.monotonic_ns(), NOT_RECORDED, text, 0.0)
+        writer.close()
+
+    def settle_claim(self, *, asked: bool) -> None:
+        """Decide at the end whether a process is recorded; `asked`: it would have been."""
+        if self._aside is None or not self._is_aside or self._failed:
+            return
+        if self._trains or claim_rank_file(self._claim):
+            self._come_forward()  # also what workers have begun meanwhile
+            return
+        shutil.rmtree(self._aside, ignore_errors=True)
+        if asked:
+            self._refuse()
+        self._fail()
 
     @property
     def is_claimed_by_another(self) -> bool:
@@ -234,7 +331,7 @@ class RecordingSession:
 
     def write(self, table: Table, *values: float | str) -> None:
         """Write a row; stop recording if that is impossible."""
-        if self._failed:
+        if self._failed or self._is_replaced:
             return
         if self._is_undecided:
             if table in {LOADERS, LIBRARY_LOADERS}:
@@ -283,16 +380,23 @@ class RecordingSession:
                 self.event(RANK_ENDED, "the rank records no more, as its script has ended")
             self._writer.close()
 
+    @property
+    def _rings(self) -> Path:
+        """The folder for this process's ring."""
+        if self._aside is None or self._trains:
+            return self.folder / RINGS
+        claim = claim_of(self._claim)
+        is_forward = claim is not None and self._aside.name == f"aside-{claim.pid}"
+        return self.folder / RINGS if is_forward else self._aside
+
     def _open(self) -> RingWriter | None:
         with self._lock:
             if self._writer is None and not self._failed:
                 assert self._folder is not None
                 now_ns = time.monotonic_ns()
-                path = (
-                    self._folder / RINGS / f"{os.uname().nodename}-{os.getpid()}-{now_ns}{SUFFIX}"
-                )
+                name = f"{os.uname().nodename}-{os.getpid()}-{now_ns}{SUFFIX}"
                 try:
-                    self._writer = RingWriter(path)
+                    self._writer = RingWriter(self._rings / name)
                 except OSError:  # no space, or the folder is gone: the script goes on unrecorded
                     self._fail()
                     return None
