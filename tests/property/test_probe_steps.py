@@ -63,8 +63,11 @@ ACTIONS = {
     "copy": copy,
     "wait begins": lambda clock, watch: clock.within_began("sync", watch.look()),
     "wait ends": lambda clock, watch: clock.within_ended(watch.look()),
-    "batch awaited": lambda clock, watch: clock.shared_batch_began(watch.look()),
-    "batch sent": lambda clock, watch: clock.shared_batch_ended(watch.look()),
+    "batch awaited": lambda clock, watch: clock.collective_began(watch.look(), brings_data=True),
+    "gradients shared": lambda clock, watch: clock.collective_began(
+        watch.look(), brings_data=False
+    ),
+    "batch sent": lambda clock, watch: clock.collective_ended(watch.look()),
     "backward": backward,
     "optimize 7": lambda clock, watch: optimize(clock, watch, 7),
     "optimize 8": lambda clock, watch: optimize(clock, watch, 8),

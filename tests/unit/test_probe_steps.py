@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
+from headrace.observe.probe.shared_batches import hook_collectives
 from headrace.observe.probe.step_clock import StepClock
 from headrace.observe.probe.step_segments import DeviceCopyCounts, Segment
 
@@ -943,8 +946,8 @@ def test_accumulated_gradients_without_a_step_at_the_end_are_no_part_of_the_last
 
 
 def receive(script: Script, took: int) -> None:
-    script.clock.shared_batch_began(script.now_ns)
-    script.clock.shared_batch_ended(script.passes(took))
+    script.clock.collective_began(script.now_ns, brings_data=True)
+    script.clock.collective_ended(script.passes(took))
 
 
 def test_a_rank_without_a_batch_of_its_own_waits_for_that_of_another():
@@ -980,3 +983,83 @@ def test_what_ranks_send_during_backward_or_an_optimizers_step_is_part_of_it():
         receive(script, 5)
         script.clock.optimizer_ended(1, script.now_ns)
     assert script.ends()[-1] == ("train", {"backward": 40, "optimizer": 5})
+
+
+def average(script: Script, took: int) -> None:
+    """Call a collective, such as all_reduce."""
+    script.clock.collective_began(script.now_ns, brings_data=False)
+    script.clock.collective_ended(script.passes(took))
+
+
+def test_gradients_that_a_script_averages_itself_are_sync_and_its_metrics_are_not():
+    script = Script()
+    for _ in range(3):
+        script.fetch(0, 10)
+        average(script, 20)  # of what forward computes
+        script.backward(30)
+        for _ in range(2):  # parameters
+            average(script, 7)
+            script.passes(1)
+        receive(script, 4)  # the first rank's, as of buffers
+        script.optimize(5)
+        average(script, 3)  # of metrics
+    step = {
+        "data_wait": 10, "forward": 20, "backward": 30, "sync": 18, "optimizer": 5, "other": 5
+    }  # fmt: skip
+    assert script.ends() == [("train", step)] * 3
+    assert all(row.syncs for _, _, row in script.rows if row.optimizers)
+
+
+def test_gradients_are_averaged_where_two_networks_step_by_turns_and_without_a_loader():
+    script = Script()
+    for _ in range(3):
+        for optimizer in (1, 2):
+            script.passes(20)
+            script.backward(30)
+            average(script, 7)
+            script.optimize(5, optimizer)
+            average(script, 3)
+    rows = [row for kind, row in script.all_rows() if kind == "train"]
+    assert [row["sync"] for row in rows] == [14, 14, 14]
+
+
+def test_what_is_shared_after_a_step_within_backward_are_no_gradients():
+    script = Script()
+    for _ in range(2):
+        script.fetch(0, 10)
+        script.clock.backward_began(script.now_ns)
+        script.clock.optimizer_began(1, script.now_ns)
+        script.clock.optimizer_ended(1, script.passes(5))
+        script.clock.backward_ended(script.passes(25))
+        average(script, 3)
+    assert "sync" not in dict(script.ends())["train"]
+
+
+def test_each_collective_of_a_script_is_reported_once_with_its_wait():
+    module, reports = ModuleType("collectives"), []
+
+    class Work:
+        def wait(self) -> bool:
+            return True
+
+    def all_reduce(*, async_op: bool = False) -> object:
+        work = module.Work()
+        return work if async_op else work.wait()
+
+    def broadcast_object_list() -> None:
+        module.broadcast()
+
+    module.Work, module.all_reduce = Work, all_reduce
+    module.broadcast, module.broadcast_object_list = Work().wait, broadcast_object_list
+    hook_collectives(ModuleType("torch"), lambda *report: reports.append(report))(module)
+    assert module.all_reduce() is True
+    module.broadcast_object_list()
+    assert reports == [(True, False), (False, False), (True, True), (False, True)]
+    work = module.all_reduce(async_op=True)
+    assert work.wait() is True
+    assert reports[4:] == [(True, False), (False, False)] * 2
+    module.Work.wait = None
+    with pytest.raises(TypeError):
+        module.all_reduce()
+    assert module.broadcast() is True
+    assert reports[-3:] == [(False, False), (True, True), (False, True)]

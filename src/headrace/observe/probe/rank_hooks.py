@@ -20,7 +20,7 @@ from headrace.observe.probe.library_batches import (
 from headrace.observe.probe.loader_workers import time_queue_reads
 from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.rank_recorder import RANK_RECORDER, FetchBegan
-from headrace.observe.probe.shared_batches import hook_shared_batches
+from headrace.observe.probe.shared_batches import hook_collectives
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
 from headrace.observe.probe.step_hooks import hook_backward, hook_next, hook_optimizers
 
@@ -49,7 +49,7 @@ def hook_rank() -> None:
     after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
     after_import(
         "torch.distributed.distributed_c10d",
-        hook_shared_batches(torch, RANK_RECORDER.batch_waits),
+        hook_collectives(torch, RANK_RECORDER.collective),
     )
     LOADER_HOOKS.loaders = OwnLoaderObserver()
     hook_next(RANK_RECORDER, RecordedIterator)

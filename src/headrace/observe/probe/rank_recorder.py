@@ -459,11 +459,10 @@ class RankRecorder(TrainingThread):
             self._report(*step_reports.sync_wait(begins))
 
     @guarded
-    def batch_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
-        """Record that the script begins to wait for another rank's data (True), or has waited."""
+    def collective(self, begins: bool, brings_data: bool) -> None:  # noqa: FBT001 - a callback's
+        """Record that the script begins to wait for other ranks (True), or has waited (False)."""
         if not self.is_fetching and not self._is_outside_steps() and not self._is_off():
-            began, ended = StepClock.shared_batch_began, StepClock.shared_batch_ended
-            self._report(began if begins else ended)
+            self._report(*step_reports.collective(begins, brings_data))
 
     @guarded
     def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls

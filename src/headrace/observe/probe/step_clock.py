@@ -52,7 +52,8 @@ class StepClock:
         self._with_grad = True  # gradients were on when the segment's batch was requested
         self._only_iterator = False  # the current segment has an iterator but no batch yet
         self._stepped_in_backward = False  # an optimizer, in the backward under way
-        self._waits_for_batch = False  # that another rank sends
+        self._is_in_collective = False  # one that counts
+        self._has_gradients = False  # since the last backward, no optimizer has stepped
         self._backwards_under_way = 0  # backward may call backward, as checkpointing does
         self._optimizer_before_ns: int | None = None  # time in it as the step began
         self._outer_phases: list[Phase] = []  # outer phases that go on after the inner one
@@ -142,18 +143,27 @@ class StepClock:
         self._current.copies += copies
         self.phase = self._outer_phases.pop()
 
-    def shared_batch_began(self, at_ns: int) -> None:
-        """Begin a wait for another rank that sends data: a batch, if this rank has none."""
+    def collective_began(self, at_ns: int, *, brings_data: bool) -> None:
+        """Begin a collective of the script's own, in which the rank waits for others.
+
+        It shares gradients if these wait for an optimizer's step; else, if it `brings_data`, it
+        brings a batch to a rank that has none.
+        """
+        if self._has_gradients and self.phase == "other":
+            self._is_in_collective = True
+            self.within_began("sync", at_ns)
+            return
         idle = not self._backwards_under_way and self._optimizer_before_ns is None
         current = self._current
-        if current is not None and not current.batches and idle and not self._outer_phases:
-            self._waits_for_batch = True
+        waits = brings_data and idle and not self._outer_phases
+        if current is not None and not current.batches and waits:
+            self._is_in_collective = True
             self.within_began("data_wait", at_ns)
 
-    def shared_batch_ended(self, at_ns: int) -> None:
+    def collective_ended(self, at_ns: int) -> None:
         """End such a wait."""
-        if self._waits_for_batch:
-            self._waits_for_batch = False
+        if self._is_in_collective:
+            self._is_in_collective = False
             self.within_ended(at_ns)
 
     def backward_began(self, at_ns: int) -> None:
@@ -183,6 +193,7 @@ class StepClock:
             segment.sync_ns += sync_ns
             segment.syncs += 1
         self._enter("other")
+        self._has_gradients = not self._stepped_in_backward and self._optimizer_before_ns is None
         if self._stepped_in_backward:
             self._stepped_in_backward, self._after_optimizer = False, segment.copy()
         elif not (segment.batches or segment.optimizers) and self._optimizer_before_ns is None:
@@ -196,6 +207,7 @@ class StepClock:
         if self._backwards_under_way:  # optimizers that step during backward are part of it
             return
         self._spend(at_ns)
+        self._has_gradients = False
         segment = self._segment(at_ns)
         if optimizer in segment.optimizers and self._after_optimizer is not None:
             segment = self._split(self._after_optimizer, segment)
@@ -222,7 +234,7 @@ class StepClock:
         self._pending.forget()
         self._only_iterator = False
         self._backwards_under_way, self._optimizer_before_ns = 0, None
-        self._stepped_in_backward = self._waits_for_batch = False
+        self._stepped_in_backward = self._is_in_collective = self._has_gradients = False
         self._enter("other")
 
     def close(self, at_ns: int) -> None:
@@ -251,7 +263,7 @@ class StepClock:
 
     def _begin(self, loader: int, at_ns: int) -> Segment:
         self._current = Segment(loader=loader, start_ns=at_ns)
-        self._with_grad = True
+        self._with_grad, self._has_gradients = True, False
         self._after_optimizer, self._after_backward, self._other_before_ns = None, None, 0
         if self._optimizer_before_ns is not None:  # a batch is requested in an optimizer's closure
             self._optimizer_before_ns = 0

@@ -75,3 +75,13 @@ def within_began(clock: StepClock, at_ns: int, phase: Phase) -> None:
 def sync_wait(begins: bool) -> tuple[Any, ...]:  # noqa: FBT001 - a callback's two calls
     """Return the report that a wait for other ranks begins, or has ended."""
     return (within_began, "sync") if begins else (WITHIN_ENDED,)
+
+
+def collective_began(clock: StepClock, at_ns: int, brings_data: bool) -> None:  # noqa: FBT001 - as above
+    """Pass on that a collective of the script's own has begun."""
+    clock.collective_began(at_ns, brings_data=brings_data)
+
+
+def collective(begins: bool, brings_data: bool) -> tuple[Any, ...]:  # noqa: FBT001 - a callback's
+    """Return the report that a collective of the script's own begins, or has ended."""
+    return (collective_began, brings_data) if begins else (StepClock.collective_ended,)
