@@ -648,6 +648,36 @@ def test_each_step_writes_a_log():
     assert "in plot at train.py:60" in diagnosis.verdict.sentence
 
 
+UPDATES = [
+    "def update(net):\n    for p in net.parameters():\n        p.data = p.data - 0.1 * p.grad\n",
+    "def update(p, lr):\n    g = p.grad\n    p -= lr * g\n",
+    "for x, y in loader:\n    loss(x, y).backward()\n    for p in ps: p.sub_(lr * p.grad)\n",
+    "def update(ps):\n    for p in ps:\n        step(p.add_, p.grad)\n        p.add_(p.grad)\n",
+]
+OTHERS = [
+    "def log(net):\n    for p in net.parameters():\n        norms.append(p.grad.norm())\n",
+    "def log(net):\n    for p in net.parameters():\n        total += p.grad.norm()\n",
+    "for x, y in loader:\n    loss(x, y).backward()\n    save(p.grad)\n    p.sub_(p.grad)\n",
+    "def plot(net):\n    net.train_()\n    draw()\n",
+]
+
+
+@pytest.mark.parametrize("torchs_own", [False, True])
+@pytest.mark.parametrize("source", [*UPDATES, *OTHERS])
+def test_an_optimizer_that_a_script_has_written_itself_is_not_outside_of_the_model(
+    source: str, torchs_own: bool, tmp_path: Path
+):
+    (tmp_path / "own.py").write_text(source)
+    script = Script().iterates().train(400, other=20)
+    script.seen(stack(LOOP, f"{tmp_path}/own.py:3:update"), "other", 50 * MS)
+    if not torchs_own:
+        for row in script.tables.rows["steps"]:
+            row["forward_ns"] += row["optimizer_ns"]
+            row["optimizer_ns"] = 0
+    fires = "time-outside-model" in found(script)[1]
+    assert fires == (torchs_own or source in OTHERS)
+
+
 MODULE = torch.nn.modules.module.__file__
 MODULE_SOURCE = Path(MODULE).read_text().splitlines()
 CALLS_HOOK, CALLS_FORWARD = (

@@ -16,6 +16,7 @@ from headrace.observe.doctor.epoch_begins import making_first_ns
 from headrace.observe.doctor.evidence import SERIOUS, Evidence, rule, severity_of
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.hook_samples import hook_part
+from headrace.observe.doctor.own_optimizer import without_own_optimizer
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.rules.accelerator import computes_there
 from headrace.observe.doctor.rules.open_wait import check_open_wait
@@ -413,9 +414,10 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     may be its: only lines that call another library count there, those that sleep where modules are
     seen to run besides, and all of a function that hands the loader's batches on. Hooks on tensors
     and modules that torch calls in forward and backward, such as for histograms of gradients, are
-    outside, too, but for what they do by torch's own functions. A script of which no step was
-    recorded, such as inference without a loader, has the line outside the model named that it was
-    at longest.
+    outside, too, but for what they do by torch's own functions. Where none of torch's optimizers
+    steps, code that writes parameters by their gradients is the script's own, and no part of this.
+    A script of which no step was recorded, such as inference without a loader, has the line outside
+    the model named that it was at longest.
     """
     steps = evidence.steps
     if steps.recorded == 0:
@@ -486,6 +488,8 @@ def _outside_in_phase(
         if not _waits_for_device(evidence, sample)
         and (is_in(sample, wrappers) or (not runs_model(sample) and is_outside(sample)))
     ]
+    if not evidence.steps.phase_ns("optimizer").any():  # none of torch's
+        outside = without_own_optimizer(outside)
     return outside, usual * _share_of_phase(outside, inside, float(spent.sum()))
 
 
