@@ -86,7 +86,7 @@ class PendingSegments:
                 self._count_evaluation({loader})  # no step has taken them
         self._fetched[loader] = 0
 
-    def asked(self, loader: int) -> None:
+    def fetch_began(self, loader: int) -> None:
         """Note that a loader is asked for a batch."""
         if self._ended:
             self._ended.discard(loader)

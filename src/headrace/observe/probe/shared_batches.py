@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -28,26 +28,28 @@ _OTHERS = (
     "all_gather_single", "all_gather_object", "all_to_all", "all_to_all_single", "barrier",
 )  # fmt: skip
 
+_IS_INSIDE: ContextVar[bool] = ContextVar("is inside a collective", default=False)
+"""Whether this thread is in a collective, which may call others."""
+
 
 def hook_collectives(
     torch: ModuleType, on_collective: CollectiveCallback
 ) -> Callable[[ModuleType], None]:
     """Return a hook of torch's collectives, and of waits for asynchronous ones."""
     is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-    inside = threading.local()
 
     def reported(collective: Callable[..., Any], *, brings_data: bool) -> Callable[..., Any]:
         @functools.wraps(collective)
         @skipped_by_warnings
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or getattr(inside, "a_collective", False):
+            if is_compiling() or _IS_INSIDE.get():
                 return collective(*args, **kwargs)
-            inside.a_collective = True
+            _IS_INSIDE.set(True)
             try:
                 on_collective(True, brings_data)
                 return collective(*args, **kwargs)
             finally:
-                inside.a_collective = False
+                _IS_INSIDE.set(False)
                 on_collective(False, brings_data)
 
         return call

@@ -96,7 +96,7 @@ class StepClock:
             if not goes_on:
                 self._end_step_with_its_work()
             self._finish(self._current, grad=with_grad, next_loader=loader)
-        self._pending.asked(loader)
+        self._pending.fetch_began(loader)
         self._begin(loader, at_ns)
         self._with_grad = grad
         self._enter("data_wait")
