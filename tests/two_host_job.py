@@ -12,8 +12,8 @@ from headrace.records.reader import Records
 from network_hosts import NetworkHost, network_hosts
 
 APPLIED = ("--apply", "num_workers=2")
-TRAIN = """
-import os, pathlib, sys, time
+SLOW_SAMPLES = """
+import pathlib, sys, time
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
@@ -25,7 +25,9 @@ class Slow(Dataset):
         while time.perf_counter() < end:
             pass
         return torch.ones(4)
-
+"""
+"""The begin of a script: a dataset whose samples take 4 ms of a core each."""
+TRAIN = f"""{SLOW_SAMPLES}
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

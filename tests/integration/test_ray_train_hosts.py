@@ -12,25 +12,14 @@ from headrace.observe.whatif.tables import columns
 from headrace.records.reader import open_records
 from jobs import eventually
 from machine import needs
-from two_host_job import steps_of, two_host_job
+from two_host_job import SLOW_SAMPLES, steps_of, two_host_job
 
 pytestmark = needs("networks")
 
-TRAINS = """
-import pathlib, sys, time
-import ray, ray.train.torch, torch, torch.distributed as dist
+TRAINS = f"""{SLOW_SAMPLES}
+import ray, ray.train.torch
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 64
-    def __getitem__(self, index):
-        end = time.perf_counter() + 0.004
-        while time.perf_counter() < end:
-            pass
-        return torch.ones(4)
 
 def train(config):
     model = ray.train.torch.prepare_model(torch.nn.Linear(4, 1))
@@ -47,7 +36,7 @@ def train(config):
 
 ray.init(log_to_driver=False)
 TorchTrainer(
-    train, train_loop_config={"folder": sys.argv[1]},
+    train, train_loop_config={{"folder": sys.argv[1]}},
     scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
     run_config=RunConfig(storage_path=sys.argv[1] + "/trained"),
 ).fit()

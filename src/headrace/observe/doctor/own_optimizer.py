@@ -1,8 +1,8 @@
 """An optimizer that a script has written itself: code that writes parameters by their gradients.
 
-The probe sees torch's optimizers alone. What such code does is told by the source that was run: a
-function, a loop or a `with` block that reads a gradient and changes tensors in place, without
-being the training loop, which also calls backward.
+The probe sees torch's optimizers alone. Others are found in the source that was run: a function, a
+loop or a `with` block that reads a gradient and changes tensors in place, without being the
+training loop, which also calls backward.
 """
 
 from __future__ import annotations
