@@ -10,7 +10,7 @@ import pytest
 
 from jobs import eventually, started
 from live_app_here import LiveApp
-from live_pages import HERE, TRAIN
+from live_pages import HERE, TRAIN, record
 
 _ENDLESS = 1e9
 
@@ -43,3 +43,11 @@ def see_verdicts(app: LiveApp, folder: Path, begun: str, ended: str) -> None:
         job.send_signal(signal.SIGINT)
         job.wait(60)
         eventually(lambda: says(ended), "a verdict of its end", 120)
+
+
+def test_a_run_is_read_as_long_as_a_viewer_waits_for_it(tmp_path: Path):
+    record(tmp_path, "done", "0")
+    app = LiveApp(tmp_path / "runs", idle_s=0.0)
+    for path in ("sections", "charts/timeline"):
+        answer = app.get(f"/runs/done/{path}")
+        assert answer.status == 200, answer.text

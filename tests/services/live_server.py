@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from jobs import clean_environment, eventually
 
-_ANSWER_S = 60.0
+_ANSWER_S = 180.0  # the server itself waits for up to two minutes for a run's first verdict
 
 
 @dataclass(frozen=True, slots=True)

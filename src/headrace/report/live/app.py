@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from headrace.report.live.comparison import LiveComparisons, comparison_charts
 from headrace.report.live.guard import Access, Guard
 from headrace.report.live.log_files import LogFiles
 from headrace.report.live.recording import change_recording, read_recording
-from headrace.report.live.run_feed import CHARTS, REST_FACTOR, RunFeed, is_chart
+from headrace.report.live.run_feed import CHARTS, IDLE_S, REST_FACTOR, RunFeed, is_chart
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.live.run_list import ListEvents, RunList, requested_attempt, why_fixed
 from headrace.report.live.threads import for_viewer, in_background, in_own_thread
@@ -82,12 +83,12 @@ class LivePages:
         folders: RunFolders,
         actions: RunActions,
         is_ending: Callable[[], bool],
-        verdict_rest: float,
+        new_feed: Callable[[Path, int | None], RunFeed],
     ) -> None:
         self._folders = folders
         self._actions = actions
         self._is_ending = is_ending
-        self._verdict_rest = verdict_rest
+        self._new_feed = new_feed
         self._list = RunList(folders)
         self._feeds: dict[tuple[str, int | None], RunFeed] = {}  # by run and attempt
         self._comparisons = LiveComparisons()
@@ -138,8 +139,7 @@ class LivePages:
         """Return what reads a run, or an attempt of it, for all its viewers."""
         feed = self._feeds.get((name, attempt))
         if feed is None:
-            feed = RunFeed(path, attempt, verdict_rest=self._verdict_rest)
-            self._feeds[name, attempt] = feed
+            feed = self._feeds[name, attempt] = self._new_feed(path, attempt)
         return feed
 
     def _feed(self, run: RunRequest) -> RunFeed:
@@ -277,16 +277,18 @@ async def _attempt(request: Request, name: str, path: Path) -> int | None:
 
 def live_app(
     folders: RunFolders, actions: RunActions, access: Access, is_ending: Callable[[], bool],
-    first: str | None = None, *, verdict_rest: float = REST_FACTOR,
+    first: str | None = None, *, verdict_rest: float = REST_FACTOR, idle_s: float = IDLE_S,
 ) -> Guard:  # fmt: skip
     """Return the application: the pages of the runs of a folder, behind their guard.
 
     `is_ending` says whether the server is to end, which streams of events then do. The run `first`
     is read at once, while its first viewer's browser starts. Of a run that goes on a verdict is
-    made anew after a rest of `verdict_rest` times the CPU time that the last one took.
+    made anew after a rest of `verdict_rest` times the CPU time that the last one took. A run is
+    read for `idle_s` after its last viewer has left.
     """
     handlers = dict.fromkeys((HeadraceError, HTTPException, OSError), _answer_error)
-    pages = LivePages(folders, actions, is_ending, verdict_rest)
+    new_feed = partial(RunFeed, verdict_rest=verdict_rest, idle_s=idle_s)
+    pages = LivePages(folders, actions, is_ending, new_feed)
     if first is not None and (path := folders.by_name().get(first)) is not None:
         pages.feed(first, path).want()
     return Guard(Starlette(routes=pages.routes(), exception_handlers=handlers), access)

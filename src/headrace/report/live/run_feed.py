@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from headrace.decide.cost.run_cost import RunCost
 
 _PAUSE_S = 1.0
+IDLE_S = 30.0
+"""Without viewers for so long, a run is no longer read."""
 REST_FACTOR = 19.0
 """Rest after a look at the records, with the charts that viewers then ask for, and after a
 diagnosis, over the CPU time that they took: a busy machine makes them take longer, and cost no
@@ -51,8 +53,6 @@ _LONGEST_REST_S = 20.0  # of looks; what viewers choose by themselves costs what
 _FIRST_LOOK_S = 120.0
 _UNREAD = "The run could not be read in time."
 _SILENT = "Nothing was recorded"
-_IDLE_S = 30.0
-"""Without viewers for so long, a run is no longer read."""
 _MOST_MADE_BYTES, _SECTIONS_BYTES = 8 << 20, 200_000
 _OVER_TIME: dict[str, Callable[[Tables, ChartSpan], Chart | None]] = {
     "heatmap": heatmap_chart,
@@ -114,12 +114,15 @@ class RunFeed:
         attempt: The attempt's number; None: the latest with records, also as another one begins.
         verdict_rest: Rest after a verdict over the CPU time that it took. An attempt's begin and
             end cut it short.
+        idle_s: How long it is read without viewers.
     """
 
     def __init__(
-        self, path: Path, attempt: int | None = None, *, verdict_rest: float = REST_FACTOR
-    ) -> None:
+        self, path: Path, attempt: int | None = None, *, verdict_rest: float = REST_FACTOR,
+        idle_s: float = IDLE_S,
+    ) -> None:  # fmt: skip
         self.path = path
+        self._idle_s = idle_s
         self._verdict_rest = verdict_rest
         self.recording = RecordingState(path, attempt)
         self._attempt = attempt
@@ -135,6 +138,7 @@ class RunFeed:
         self._diagnosed: tuple[Any, ...] | None = None
         self._phase: tuple[RunState, int, bool] | None = None  # of the records seen last
         self._wanted_s = 0.0
+        self._waiting = 0  # viewers that wait for a look or a verdict
         self._threads: list[threading.Thread] = []
         self._looked, self._verdict_tried = threading.Event(), threading.Event()
         self._verdict_due = threading.Event()
@@ -157,9 +161,25 @@ class RunFeed:
 
     def first_state(self) -> FeedState:
         """Return the state once the records were looked at, or could not be in time."""
-        self.want()
-        self._looked.wait(_FIRST_LOOK_S)
-        return self.want()
+        with self._awaited(self._looked):
+            return self.want()
+
+    @contextmanager
+    def _awaited(self, event: threading.Event) -> Iterator[None]:
+        """Wait for the first look, or verdict, and what then is taken: a viewer waits meanwhile.
+
+        On a busy machine that is longer than a run without viewers is read.
+        """
+        with self._lock:
+            self._waiting += 1
+        try:
+            self.want()
+            event.wait(_FIRST_LOOK_S)
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._wanted_s = time.monotonic()
 
     def _keep_looking(self) -> None:
         give_way()
@@ -197,7 +217,7 @@ class RunFeed:
     def _is_wanted(self) -> bool:
         """Whether this thread goes on; without viewers the records are let go of."""
         with self._lock:
-            if time.monotonic() - self._wanted_s > _IDLE_S:
+            if not self._waiting and time.monotonic() - self._wanted_s > self._idle_s:
                 self._threads = []
                 self._tables = self._page = self._seen = self._diagnosed = None
                 self._made.clear()
@@ -286,9 +306,7 @@ class RunFeed:
         """
         if not is_chart(name):
             raise KeyError(name)
-        self.want()
-        self._looked.wait(_FIRST_LOOK_S)
-        with self._lock:
+        with self._awaited(self._looked), self._lock:
             run, seen = self._tables, self._seen
             if name in _OF_ROWS and self._page is not None:  # its numbers are those of the text
                 run, seen = self._page[0], self._diagnosed
@@ -310,9 +328,7 @@ class RunFeed:
             RecordsError: The run cannot be read.
             ViewerLeftError: As of `chart`.
         """
-        self.want()
-        self._verdict_tried.wait(_FIRST_LOOK_S)
-        with self._lock:
+        with self._awaited(self._verdict_tried), self._lock:
             page, seen = self._page, self._diagnosed
         if page is None:
             raise RecordsError(self.want().fault or _UNREAD)
