@@ -17,8 +17,8 @@ from cpu_steal import run_undisturbed
 
 LONGEST_S = 300
 _ABORTED = "terminate called without an active exception"
-"""What torch prints where a thread of a process group wants Python as it ends: seen once, in a rank
-of FSDP under torchrun, without Headrace."""
+"""What torch 2.13 prints where a thread of a process group wants Python as it ends: in ranks of
+FSDP, also without Headrace. The script has done its work and printed its rate by then."""
 ROUNDS = 3
 _RATE = re.compile(r"([\d.]+) \w+/s\b")
 
@@ -61,28 +61,33 @@ def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> fl
     launcher = [sys.executable]
     if case.ranks > 1:
         launcher += ["-m", "torch.distributed.run", *case.flags]
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run(
-            [*launcher, str(case.script), *case.script_arguments(data, removal)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONGEST_S,
-            env=script_environment(data),
-        )
-        seconds = time.perf_counter() - began
-        output = done.stdout + done.stderr
-        if _ABORTED not in output:
-            break
-    if done.returncode:
-        sys.exit(f"{case.name} ended with {done.returncode}:\n{output[-4000:]}")
+    began = time.perf_counter()
+    done = run_script([*launcher, str(case.script), *case.script_arguments(data, removal)], data)
+    seconds = time.perf_counter() - began
     if case.whole_run:
         return 1 / seconds
     rate = printed_rate(done.stdout, done.stderr)
     if rate is None:
+        output = done.stdout + done.stderr
         sys.exit(f"{case.name} printed no rate, such as `12.3 images/s`:\n{output[-4000:]}")
     return rate
+
+
+def run_script(command: list[str], data: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run a script, with or without Headrace.
+
+    Raises:
+        SystemExit: It failed, other than by torch's fault after its work was done.
+    """
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=LONGEST_S,
+        env=script_environment(data),
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    is_done = _ABORTED in output and printed_rate(done.stdout, done.stderr) is not None
+    if done.returncode and not is_done:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{output[-4000:]}")
+    return done
 
 
 def printed_rate(stdout: str, stderr: str) -> float | None:

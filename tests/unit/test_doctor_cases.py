@@ -26,6 +26,11 @@ LOCKED = stack(
 )
 FETCH = f"{TORCH}/utils/data/_utils/fetch.py"
 DISTANCES = stack(WORKER_LOOP, f"{FETCH}:55:_MapDatasetFetcher.fetch", f"{SCRIPT}:60:distances")
+STACK = f"{TORCH}/utils/data/_utils/collate.py"
+STACKED = stack(
+    WORKER_LOOP, f"{FETCH}:55:_MapDatasetFetcher.fetch", f"{STACK}:398:default_collate",
+    f"{STACK}:272:collate_tensor_fn",
+)  # fmt: skip
 ITEM = stack(WORKER_LOOP, f"{FETCH}:52:_MapDatasetFetcher.fetch", f"{SCRIPT}:70:Data.__getitem__")
 NOISE = f"{AUGMENT}:9:Compose.__call__"
 SAVE = stack(LOOP, f"{SCRIPT}:77:save", f"{TORCH}/x.py:5:save")
@@ -202,6 +207,17 @@ CASES = {
         run=Run(**FULL, collate_ms=30, worker_stacks=[(COLLATE, 0.6, 1.0), (DECODE, 0.4, 1.0)]),
         worst="slow-collate",
         cause={"file": AUGMENT, "line": 60},
+    ),
+    "stacking that takes a third of quick batches, and idle cores": Case(
+        run=Run(
+            workers=1,
+            service_ms=20,
+            busy_cores=1.5,
+            collate_ms=7,
+            worker_stacks=[(STACKED, 0.35, 1.0), (DECODE, 0.65, 1.0)],
+        ),
+        worst="too-few-workers",
+        rules=("too-few-workers", "cpu-bound-worker", "slow-collate"),
     ),
     "slow collate by another function of the script": Case(
         run=Run(

@@ -1,11 +1,12 @@
 """Models whose forward keeps the accelerator busy for a given time.
 
 Without a CUDA device the accelerator is emulated: the rank sleeps for that time, as it would wait
-for a device. With one, the device multiplies matrices instead.
+for a device, times EMULATED_STEP_SCALE. With one, the device multiplies matrices instead.
 """
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _MATRIX, _MATRIX_MS = 4096, 3.0  # what one product takes a recent device, about
+_SCALE = float(os.environ.get("EMULATED_STEP_SCALE", "1"))
 if DEVICE.type == "cpu":
     # A device does not compute on the host's cores. With threads of its own there the small network
     # would take turns with the loader's workers: up to 80 ms a step on two cores.
@@ -26,7 +28,7 @@ def keep_busy(step_ms: float, device: torch.device) -> None:
         for _ in range(max(round(step_ms / _MATRIX_MS), 1)):
             matrix @ matrix
     else:
-        time.sleep(step_ms / 1000)
+        time.sleep(step_ms * _SCALE / 1000)
 
 
 class Accelerated(nn.Module):

@@ -13,7 +13,7 @@ kinds cannot be compared with the others':
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -86,7 +86,6 @@ _SPECIFIC_FIRST = (
     ("oversubscribed-threads", "cpu-bound-worker"),
     ("slow-storage", "too-few-workers"),
     ("small-files", "too-few-workers"),
-    ("slow-collate", "too-few-workers"),
     ("lock-contention", "too-few-workers"),
     ("lock-contention", "slow-storage"),
     ("lock-contention", "small-files"),
@@ -233,11 +232,8 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
         pairs.append(("slow-rank", "sync-bound"))
     if slow and slow.evidence["phase"] == "data_wait":  # ranks that starve wait unequally long
         pairs.append(("cpu-starved-by-ranks", "slow-rank"))
-    if worker is not None and few is not None:
-        if _wants_workers_first(worker, few, evidence):
-            pairs.append(("too-few-workers", "cpu-bound-worker"))
-        else:
-            pairs.append(("cpu-bound-worker", "too-few-workers"))
+    if few is not None:
+        pairs += _code_and_few_workers(by_rule, few, evidence)
     if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
         pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
     if "workers-restarted" in by_rule and takes_an_iterator_a_batch(evidence):
@@ -257,15 +253,33 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
     return pairs
 
 
+def _code_and_few_workers(
+    by_rule: Mapping[str, Finding], few: Finding, evidence: Evidence
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of the code that workers run and of their number."""
+    worker, collate = by_rule.get("cpu-bound-worker"), by_rule.get("slow-collate")
+    if worker is not None:
+        is_few = _wants_workers_first(worker, few, evidence)
+        yield (few.rule, worker.rule) if is_few else (worker.rule, few.rule)
+    if collate is not None:
+        same = [worker] if worker is not None and _is_collating(worker, collate) else []
+        is_few = not (evidence.cores_full or any(map(_dominates, [collate, *same])))
+        yield (few.rule, collate.rule) if is_few else (collate.rule, few.rule)
+
+
 def _wants_workers_first(worker: Finding, few: Finding, evidence: Evidence) -> bool:
     """Return whether the number of workers is wrong first, rather than what they do."""
     if evidence.cores_full:
         return False
-    if worker.cause is None or worker.cause.share < _DOMINATES:
+    if not _dominates(worker):
         return True
     # If a second process would solve it, that is easier than changing code.
     alone = evidence.loader is not None and evidence.loader.workers <= 1
     return alone and few.seconds_lost >= _SOLVES * evidence.flow_wait_seconds
+
+
+def _dominates(finding: Finding) -> bool:
+    return finding.cause is not None and finding.cause.share >= _DOMINATES
 
 
 def _is_collating(worker: Finding, collate: Finding) -> bool:

@@ -95,7 +95,8 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
     """Putting samples together to a batch takes a large part of the workers' time.
 
     Fires where data wait is at least 5 % of step time and collating takes at least 30 % of making a
-    batch. Stacking tensors takes a few per cent; a third means padding or conversion in Python.
+    batch. Stacking tensors takes a few per cent where decoding is slow, and up to a third where it
+    is fast and new pages of shared memory are not; more means padding or conversion in Python.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None:
