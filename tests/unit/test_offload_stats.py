@@ -147,6 +147,13 @@ def test_hosts_that_helped_are_predicted_as_quick_as_they_were():
     assert with_auxiliary(slow, 16).speedup == pytest.approx(10 / 6, rel=0.06)
 
 
+def test_ranks_that_share_a_core_get_no_more_than_their_part_of_it():
+    local = simulator(0, 1.0)  # 2 workers
+    for cores in (0.25, 0.5, 1.0, 1.5, 2.0, 2.5):
+        speedup = with_auxiliary(local, cores).speedup
+        assert speedup == pytest.approx(1.0 + cores / 2, rel=0.08), cores
+
+
 def test_what_quickens_a_batch_here_quickens_it_there():
     for factor in (0.5, 2.0):
         quick = simulator(4, factor).predict(PipelineChange(service_factor=0.5))

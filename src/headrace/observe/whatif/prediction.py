@@ -352,9 +352,7 @@ def _changed_pipeline(
         prefetch_factor = now.prefetch_factor if now.workers else 2
     auxiliary = now.auxiliary
     if change.auxiliary_cores > 0:
-        # One worker for each core, or for as many cores as its threads keep busy.
-        count = change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0)
-        auxiliary = max(int(min(count, _MAX_AUXILIARY)), 1)
+        auxiliary = max(int(_auxiliary_share(costs, change)), 1)
         workers = max(workers, 1)
     cores, worker_cores = now.cores, now.worker_cores
     if change.cores is not None:
@@ -372,8 +370,21 @@ def _changed_pipeline(
     )
 
 
+def _auxiliary_share(costs: BatchCosts, change: PipelineChange) -> float:
+    """Return how many workers' work a rank's share of auxiliary cores does, also less than one's.
+
+    That is one worker for each core, or for as many cores as its threads keep busy.
+    """
+    return min(
+        change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0), _MAX_AUXILIARY
+    )
+
+
 def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
-    auxiliary_factor = change.auxiliary_factor if change.auxiliary_cores else costs.auxiliary_factor
+    auxiliary_factor = costs.auxiliary_factor
+    if change.auxiliary_cores > 0:
+        share = _auxiliary_share(costs, change)
+        auxiliary_factor = change.auxiliary_factor * max(int(share), 1) / share
     costs = _with_threads(_with_cpu(costs, change.cpu_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = costs.service_ns - costs.service_cpu_ns
