@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Finding
 from run_tables import AUGMENT, MS, SCRIPT, Run, RunTables, play, stack
@@ -94,3 +96,62 @@ def test_the_workers_of_an_evaluation_do_not_make_the_training_steps_batches():
     rules = findings(evaluated(2))
     assert "the rank makes its batches itself" in rules["too-few-workers"].title
     assert not any("another loader" in each.title for each in rules.values())
+
+
+NETWORK = f"{SCRIPT}:12:Network.forward"
+TRAINED = stack(f"{SCRIPT}:90:main", f"{SCRIPT}:30:train", NETWORK)
+STEPPED = stack(f"{SCRIPT}:90:main", f"{SCRIPT}:32:train")
+EVALUATED = stack(f"{SCRIPT}:91:main", f"{SCRIPT}:50:evaluate", NETWORK)
+EVERY_STEPS = 32
+
+
+def evaluated_each_second(evaluation_ms: int, at_once: int) -> RunTables:
+    """Return a run that evaluates after every 32 of its steps, so that each second has both.
+
+    Stacks are those of `at_once` seconds.
+    """
+    tables = play(Run(workers=2, service_ms=1, batches=640))
+    steps = sorted(tables.rows["steps"], key=lambda row: row["start_ns"])
+    begins = [row["start_ns"] + row["wall_ns"] for row in steps[EVERY_STEPS - 1 :: EVERY_STEPS]]
+    for name in ("steps", "fetches", "batches"):
+        for row in tables.rows[name]:
+            row["start_ns"] += sum(row["start_ns"] >= at for at in begins) * evaluation_ms * MS
+    rows = [(row["start_ns"], row["wall_ns"], TRAINED) for row in tables.rows["steps"]]
+    for number, begin in enumerate(begins):
+        its = {"rank": 0, "start_ns": begin + number * evaluation_ms * MS}
+        tables.add("steps", step=number, kind="eval", loader=-1, wall_ns=evaluation_ms * MS,
+                   forward_ns=evaluation_ms * MS, batches=4, samples=32, **its)  # fmt: skip
+        rows.append((its["start_ns"], evaluation_ms * MS, EVALUATED))
+    end = max(begin + lasts for begin, lasts, _ in rows)
+    for start in range(0, end, at_once * SECOND):
+        until = min(start + at_once * SECOND, end)
+        spent = dict.fromkeys((TRAINED, EVALUATED), 0)
+        for begin, lasts, text in rows:
+            spent[text] += max(min(begin + lasts, until) - max(begin, start), 0)
+        seen = (
+            (TRAINED, 0.8 * spent[TRAINED], "forward"),
+            (STEPPED, 0.15 * spent[TRAINED], "backward"),
+            (EVALUATED, spent[EVALUATED], "forward"),
+        )
+        for text, wall, phase in seen:
+            tables.add("stacks", pid=100, rank=0, loader=-1, worker=-1, phase=phase, stack=text,
+                       start_ns=start, samples=50, wall_ns=int(wall), cpu_ns=int(wall),
+                       end_ns=until)  # fmt: skip
+    return tables
+
+
+@pytest.mark.parametrize("evaluation_ms", [200, 700, 1500])
+@pytest.mark.parametrize("at_once", [1, 60])
+def test_the_model_that_steps_run_too_is_not_what_evaluates(evaluation_ms: int, at_once: int):
+    cause = findings(evaluated_each_second(evaluation_ms, at_once))["evaluation"].cause
+    assert cause is not None
+    assert (cause.place, cause.function) == ("train.py:50", "evaluate")
+
+
+def test_what_evaluates_is_named_by_its_loader_where_it_waits_for_that_however_short_the_run_is():
+    tables = evaluated(0)
+    for row in tables.rows["steps"]:
+        if row["kind"] == "eval":
+            row["data_wait_ns"], row["forward_ns"] = row["data_wait_ns"] // 4, 46 * MS
+    finding = findings(tables)["evaluation"]
+    assert "waiting for the loader" in finding.title

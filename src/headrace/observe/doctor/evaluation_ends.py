@@ -26,7 +26,7 @@ _SAVES = re.compile(
 """Frames that save: a function of a library may do that, too, when an evaluation has ended."""
 
 Function = tuple[str, str]
-"""A function's file and its name."""
+"""A function's file and its name: `StackFrame.function_id`."""
 
 
 def with_evaluation_ends(
@@ -46,7 +46,7 @@ def with_evaluation_ends(
     rows, evaluation = wall.between, wall.evaluation
     if not rows.count or not evaluation.count:
         return wall
-    seen_ns = _seen_ns(samples, {_key(frame) for each in training for frame in each.frames})
+    seen_ns = _seen_ns(samples, {frame.function_id for each in training for frame in each.frames})
     seen_ns -= float(evaluation["other_ns"].sum())
     ends: Flags = np.zeros(rows.count, dtype=np.bool_)
     for side in sorted(_sides(wall), key=lambda side: -rows["wall_ns"][side].sum()):
@@ -72,7 +72,7 @@ def _sides(wall: WallTime) -> tuple[Flags, Flags]:
 def _seen_ns(samples: Collection[StackSample], training: set[Function]) -> float:
     """Return the time in functions that evaluate, beyond the model, the loader and saving."""
     evaluating = {
-        _key(frame)
+        frame.function_id
         for sample in samples
         if sample.phase == "data_wait" and not sample.is_of_worker
         for frame in _asking_frames(sample, training)
@@ -82,7 +82,7 @@ def _seen_ns(samples: Collection[StackSample], training: set[Function]) -> float
         for sample in samples
         if sample.phase == "other"
         and not sample.is_of_worker
-        and any(_key(frame) in evaluating for frame in sample.frames)
+        and any(frame.function_id in evaluating for frame in sample.frames)
         and not sample.passes(_SAVES)
     )
 
@@ -90,7 +90,7 @@ def _seen_ns(samples: Collection[StackSample], training: set[Function]) -> float
 def _asking_frames(sample: StackSample, training: set[Function]) -> Iterator[StackFrame]:
     """Yield the frames from the last one that trains to the loader whose batch is waited for."""
     begin = making_begin(sample.frames) or 0
-    trains = [at for at in range(begin) if _key(sample.frames[at]) in training]
+    trains = [at for at in range(begin) if sample.frames[at].function_id in training]
     if trains:  # else nothing tells the function that evaluates from the script's main one
         yield from sample.frames[trains[-1] + 1 : begin]
 

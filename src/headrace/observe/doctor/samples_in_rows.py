@@ -38,7 +38,7 @@ def samples_in_rows(
         if not is_wanted or sample.rank not in covered or sample.is_of_worker:
             continue
         within = covered[sample.rank]
-        begins, lasted = _times(sample)
+        begins, lasted = sampled_times(sample)
         parts = (within.before(begins + lasted) - within.before(begins)) / lasted
         counted = sample.counting(sample.rows, parts)
         if counted.wall_ns > 0:
@@ -55,12 +55,12 @@ def is_of_rows(sample: StackSample) -> bool:
     spent_ns, parts = sample.rows["wall_ns"].astype(np.float64), sample.parts
     if parts is None or sample.wall_ns >= _MOSTLY * spent_ns.sum():
         return True
-    _, lasted = _times(sample)
+    _, lasted = sampled_times(sample)
     surely_ns = np.maximum(spent_ns - (1.0 - parts) * lasted, 0.0)
     return bool(surely_ns.sum() >= _SOME * spent_ns.sum())
 
 
-def _times(sample: StackSample) -> tuple[Floats, Floats]:
+def sampled_times(sample: StackSample) -> tuple[Floats, Floats]:
     """Return when each row of a sample began, and how long it lasted, in ns."""
     begins = sample.rows["start_ns"].astype(np.float64)
     ends = sample.rows["end_ns"].astype(np.float64)

@@ -31,6 +31,11 @@ class StackFrame:
         return not self.module_file
 
     @property
+    def function_id(self) -> tuple[str, str]:
+        """The function's file and its name."""
+        return self.file, self.function
+
+    @property
     def library(self) -> str:
         """The name under which the library is imported: torchvision; empty for the user's code."""
         return self.module_file.partition("/")[0].removesuffix(".py")

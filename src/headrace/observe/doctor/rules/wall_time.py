@@ -20,7 +20,7 @@ from headrace.observe.doctor.own_optimizer import without_own_optimizer
 from headrace.observe.doctor.remedies import predicted_remedy
 from headrace.observe.doctor.rules.accelerator import computes_there
 from headrace.observe.doctor.rules.open_wait import check_open_wait
-from headrace.observe.doctor.samples_in_rows import is_of_rows, samples_in_rows
+from headrace.observe.doctor.samples_in_rows import samples_in_rows
 from headrace.observe.doctor.stack_frames import making_begin
 from headrace.observe.doctor.stack_samples import (
     StackSample,
@@ -33,6 +33,7 @@ from headrace.observe.doctor.stack_samples import (
     runs_model,
     source_line,
 )
+from headrace.observe.doctor.step_frames import frames_in_steps
 from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import Prediction, interval_width
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches
@@ -73,8 +74,8 @@ _MOST_EVALUATION = 0.3
 def check_evaluation(evidence: Evidence) -> Finding | None:
     """Evaluation takes a large part of the run's time, or waits for its data.
 
-    Fires where evaluation waits for its loader for at least 10 % of the run's time after
-    start-up, in all 2 s or more, or else takes at least 30 % of it. The loader that it takes
+    Fires where evaluation takes 2 s or more, and at least 30 % of the run's time after start-up,
+    or waits for its loader for at least 10 % of it, in all 2 s or more. The loader that it takes
     longest with is looked at: one without workers makes its batches while the device waits, and
     workers that do not live on are started again for each evaluation. Batches are those of rows
     of kind `eval`; a run without an optimizer has no evaluation: its batches are its steps. Time
@@ -88,8 +89,9 @@ def check_evaluation(evidence: Evidence) -> Finding | None:
         return None
     ranks = wall.evaluating_ranks
     waited_s = _mean_s(rows, "data_wait_ns", ranks)
-    waits = waited_s >= max(SERIOUS * run_s, _LEAST_S)
-    if not waits and seconds < _MOST_EVALUATION * run_s:
+    is_much = seconds >= _MOST_EVALUATION * run_s
+    waits = waited_s >= SERIOUS * run_s and (is_much or waited_s >= _LEAST_S)
+    if not (waits or is_much):
         return None
     phases = ("data_wait",) if waits else ("forward", "copy", "other")
     seen = samples_in_rows(evidence.other_time.samples, rows, phases)
@@ -291,14 +293,13 @@ def _runs_training(evidence: Evidence, cause: Cause) -> bool:
 
 
 def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[StackSample]:
-    """Return samples without the inner lines that steps run, too, such as the model's."""
-    in_steps = {
-        frame
-        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
-        if is_of_rows(sample)
-        for frame in sample.frames
-    }
-    return [cut_to_special_line(sample, in_steps) for sample in samples]
+    """Return samples without the inner lines that steps run, too, such as the model's.
+
+    What has no other lines is left out: seconds hold steps, too.
+    """
+    in_steps = frames_in_steps(evidence.rank_samples, _TRAINING_PHASES)
+    cut = [cut_to_special_line(sample, in_steps) for sample in samples]
+    return [sample for sample in cut if sample.own_frame not in in_steps] or cut
 
 
 @rule
