@@ -24,6 +24,7 @@ from headrace.jobs.sync.sync_messages import (
     SILENCE_S,
     OutputTask,
     SyncTask,
+    safe_host_name,
 )
 
 DEADLINE_S = 300.0
@@ -123,7 +124,7 @@ class HostSync:
 
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
-        lock = str(self._run / _STATE_FOLDER / f"{self._host}.lock")
+        lock = str(self._run / _STATE_FOLDER / f"{safe_host_name(self._host)}.lock")
         return asdict(
             SyncTask(
                 verb=verb, url=self._url, folder=str(self._folder), host=self._host,
