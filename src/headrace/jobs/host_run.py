@@ -54,7 +54,7 @@ from headrace.jobs.sync.host_sync import (
 from headrace.jobs.tracking import mlflow_variables, spool_of
 from headrace.platforms.training_job import Distribution
 from headrace.records.host_place import HostPlace
-from headrace.records.layout import METRICS_FILE, RINGS
+from headrace.records.layout import FIRST_RANK, METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.redaction import hide_variables, redact, redact_traceback
 from headrace.records.run_folder import Attempt, RunFolder
@@ -78,9 +78,13 @@ class Recording:
         folder: Of the run; on a host whose records another host keeps, that of its agent.
         place: This host's place in the attempt.
         options: How it is recorded.
+        first_source: The log whose metrics have no other name than their own.
     """
 
-    def __init__(self, folder: RunFolder, place: HostPlace, options: RecordingOptions) -> None:
+    def __init__(
+        self, folder: RunFolder, place: HostPlace, options: RecordingOptions,
+        first_source: str = FIRST_RANK,
+    ) -> None:  # fmt: skip
         self._place = place
         self._records = folder.records(place.attempt)
         self._spool = None if place.is_elsewhere else spool_of(folder)
@@ -93,6 +97,7 @@ class Recording:
             request = {
                 "logs": str(folder.logs(place.attempt)), "file": str(folder.path / METRICS_FILE),
                 "attempt": place.attempt, "metrics": dict(options.metrics),
+                "first_source": first_source,
                 "spool": None if self._spool is None else str(self._spool),
             }  # fmt: skip
             self._scraper = Sidecar("headrace.jobs.metric_scraper", request)
@@ -221,6 +226,7 @@ class HostAssignment:
         args.max_restarts = 0
         if self.ranks is not None:
             args.nproc_per_node = str(self.ranks)
+        args.log_dir = None  # the driver gathers the logs of all hosts
         # PET_* variables of the host may set these.
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
         args.standalone = False

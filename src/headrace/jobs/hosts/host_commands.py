@@ -33,6 +33,7 @@ from headrace.jobs.torchrun_args import TorchrunJob
 from headrace.jobs.tracking import target_elsewhere
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.host_place import HostPlace
+from headrace.records.layout import FIRST_RANK
 from headrace.records.run_folder import Attempt, RunFolder
 
 
@@ -180,8 +181,17 @@ class HostCommands:
             groups = {agent.host.group or "" for agent in agents if agent.facts.is_drivers}
             group = groups.pop() if len(groups) == 1 else ""
             here = HostPlace(attempt=self.attempt.number, group=group)
-            self._recording = Recording(self.folder, here, self.job.spec.recording)
+            self._recording = Recording(
+                self.folder, here, self.job.spec.recording, self._first_source(agents)
+            )
         return self._recording.environment()
+
+    def _first_source(self, agents: Sequence[PlacedAgent]) -> str:
+        """Return the log of the first rank, or of the first host where there are no ranks."""
+        training = _agents_of(self.groups[0].name, agents)
+        if training and self._runs_without_ranks(training[0]):
+            return training[0].host.name
+        return FIRST_RANK
 
     def finish(self) -> None:
         """Close the records."""
