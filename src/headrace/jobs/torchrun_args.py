@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import ipaddress
-import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.world import usable_cores
 from headrace.jobs.cli_args import (
     Flag,
     check_script,
@@ -184,7 +184,7 @@ def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
 
 def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: int) -> None:
     """Print which hosts of a machine type are emulated on fewer devices than the type has."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     for group in groups:
         if not group.gpus or not group.instance_type or group.gpus * group.hosts <= devices:
             continue
@@ -443,7 +443,7 @@ def is_loopback(host: str) -> bool:
 
 def threads_per_rank(ranks_here: int) -> int:
     """Return how many CPU threads a rank may use so that the ranks share this host's cores."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    return max(1, usable_cores() // ranks_here)
 
 
 def torchrun_flags() -> dict[str, bool]:

@@ -29,7 +29,7 @@ from headrace.jobs.hosts.host_records import HostRecords
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.jobs.spec import JobSpec
-from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.jobs.torchrun_args import TorchrunJob, threads_per_rank
 from headrace.jobs.tracking import target_elsewhere
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.host_place import HostPlace
@@ -273,8 +273,7 @@ class HostCommands:
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self.job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores
-            cores = len(os.sched_getaffinity(0))
-            variables_here.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
+            variables_here.setdefault(env.OMP_NUM_THREADS.name, str(threads_per_rank(ranks)))
         for name, value in recorded.items():
             if value is None:
                 variables_here.pop(name, None)
