@@ -32,6 +32,7 @@ FRONTS = """
     data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
+    data.storage.client.subprocess_server
     data.storage.store data.transforms.decode data.transforms.resize decide.cost.advice
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
