@@ -35,6 +35,7 @@ from headrace.core.errors import HeadraceError, LaunchError
 from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
 from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.jobs.environment.existing_job import find_existing_job
 from headrace.jobs.environment.host_environment import (
     HostLayout,
     host_environment,
@@ -366,9 +367,11 @@ def single_host_run(
 
     Without a distribution the script runs once. Devices are counted only where the contract needs
     their number. `is_only_host`: no other host has ranks of the job, with a launcher of its own.
-    Raises UsageError (there is no such requirements file, or no contract for the output path),
-    LaunchError (the installation failed).
+    Raises UsageError (there is no such requirements file, no contract for the output path, or an
+    existing job that a flag contradicts), LaunchError (the installation failed).
     """
+    if job.contract.has_platform:  # what its job refuses, before anything is installed or reserved
+        find_existing_job(job.contract, job.sync)
     install_requirements(job.contract, job.environment, folder, attempt)
     run = folder.path
 

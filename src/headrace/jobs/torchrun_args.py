@@ -46,7 +46,14 @@ from headrace.jobs.environment.script_command import (
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.options import Texts
-from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobSpec, Script
+from headrace.jobs.spec import (
+    AUTO_OFFLOAD,
+    ContractOptions,
+    HostsOptions,
+    JobSpec,
+    Script,
+    SyncOptions,
+)
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
 
@@ -307,7 +314,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
     # Not with --standalone: its ranks are to form a world of their own.
     if asks_for_ranks and cluster is None and not args.standalone:
         contract = with_detected_contract(contract)
-    outer = _existing_job(contract, cluster)
+    outer = _existing_job(contract, spec.sync, cluster)
     if outer is not None:
         cluster = None
         outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
@@ -343,11 +350,13 @@ def _check_distribution(script: str, contract: ContractOptions) -> None:
         )
 
 
-def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
+def _existing_job(
+    contract: ContractOptions, sync: SyncOptions, cluster: ClusterOptions | None
+) -> ExistingJob | None:
     if not contract.contracts:
         return None
     training = cluster.training.name if cluster is not None else None
-    outer = find_existing_job(contract, training)
+    outer = find_existing_job(contract, sync, training)
     if outer is None or cluster is None:
         return outer
     groups = {each.name: len(each.hosts) for each in outer.topology.groups}

@@ -234,7 +234,7 @@ def single_host_environment(
     if not options.has_platform:
         return host_environment(job, script, None, "", folder=folder)
     training = job.hosts.groups[0].name if job.hosts.groups else None
-    outer = find_existing_job(options, training)
+    outer = find_existing_job(options, job.sync, training)
     if outer is not None:
         print_status(
             f"this is host {outer.topology.here} of a job of "
