@@ -387,6 +387,29 @@ def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
     assert found() == {"rank-0": "0"}
 
 
+def test_numbered_hosts_take_over_what_hosts_of_other_names_have_left(tmp_path: Path) -> None:
+    """As of torchrun's hosts that were replaced, or had met by another rendezvous before."""
+    url = str(tmp_path / "url")
+    for name in ("ip-10-0-0-7.ec2.internal", "ip-10-0-0-8"):
+        gone = Host(url, tmp_path / name, name, None)
+        (gone.folder / f"{name}.pt").write_text(name)
+        gone.passes(2.0)
+    for number in (0, 1):
+        restore(gone.remote, tmp_path / f"node-{number}", print)
+    one, two = (
+        Host(url, tmp_path / f"node-{number}", f"node-{number}", (f"node-{1 - number}",))
+        for number in (0, 1)
+    )
+    for file in one.folder.iterdir():
+        file.unlink()
+    for host, name in ((one, "0.pt"), (two, "1.pt")):
+        (host.folder / name).write_text("new")
+        host.passes(2.0, 10.0)
+    merged = one.remote.newest()
+    assert set(merged.files) == {"0.pt", "1.pt"}
+    assert set(merged.manifests) == {"node-0", "node-1"}
+
+
 HOST_NAMES = [
     "ip-10-0-0-1.ec2.internal", "ip-10-0-0-1.ec2.internal.", "NODE-1", "node_1", "knoten-\u00fc",
     "knoten-\u00f6", "\udce9", "a/../b c", "n" * 64 + ".a", "n" * 64 + ".b", "n" * 300, "",

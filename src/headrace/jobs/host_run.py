@@ -49,6 +49,7 @@ from headrace.jobs.sync.host_sync import (
     UPLOAD_FAILED,
     HostSync,
     OutputUpload,
+    SyncNames,
     finished_on_error,
     host_output_upload,
 )
@@ -361,12 +362,12 @@ class HostRun:
 
 def single_host_run(
     job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, *,
-    distribution: Distribution | None, count_devices: Callable[[], int], is_only_host: bool,
+    distribution: Distribution | None, count_devices: Callable[[], int], sync_names: SyncNames,
 ) -> HostRun:  # fmt: skip
     """Install the job's requirements, and return its run on this host.
 
     Without a distribution the script runs once. Devices are counted only where the contract needs
-    their number. `is_only_host`: no other host has ranks of the job, with a launcher of its own.
+    their number. `sync_names`: other hosts that have ranks of the job have launchers of their own.
     Raises UsageError (there is no such requirements file, no contract for the output path, or an
     existing job that a flag contradicts), LaunchError (the installation failed).
     """
@@ -375,18 +376,11 @@ def single_host_run(
     install_requirements(job.contract, job.environment, folder, attempt)
     run = folder.path
 
-    def make_sync(script_env: ScriptEnvironment) -> HostSync:
-        if is_only_host:
-            return HostSync(job.sync, script_env, run)
-        return HostSync(
-            job.sync, script_env, run, sync_name=socket.gethostname(), all_sync_names=None
-        )
-
     return HostRun(
         build_environment=lambda: single_host_environment(
             job, script, folder=run, distribution=distribution, count_devices=count_devices
         ),
-        make_sync=make_sync,
+        make_sync=lambda script_env: HostSync(job.sync, script_env, run, sync_names),
         output=OutputUpload(job.sync, job.contract, run),
         record=lambda: Recording(folder, HostPlace(attempt=attempt.number), job.recording),
     )
@@ -402,8 +396,8 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
             cores=assignment.cores or None,
         ),
         make_sync=lambda script_env: HostSync(
-            job.sync, script_env, run, sync_name=assignment.sync_name,
-            all_sync_names=assignment.all_sync_names,
+            job.sync, script_env, run,
+            SyncNames(own=assignment.sync_name, all=assignment.all_sync_names),
         ),
         output=host_output_upload(job.sync, job.contract, assignment),
         record=_recording_elsewhere(job, assignment, run),

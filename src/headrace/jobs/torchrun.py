@@ -66,6 +66,7 @@ from headrace.jobs.sync.host_sync import extra_grace_s
 from headrace.jobs.torchrun_args import (
     TorchrunJob,
     parse_torchrun_flags,
+    sync_names,
     threads_per_rank,
     tie_ranks_to_torchrun,
     torchrun_job,
@@ -206,7 +207,7 @@ def _run_on_this_host(
     run = single_host_run(
         job.spec, job.script, folder, attempt, distribution=job.distribution,
         count_devices=torch.accelerator.device_count,
-        is_only_host=torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1,
+        sync_names=sync_names(job.args),
     )  # fmt: skip
     run.prepare()
     env.change(run.start())
@@ -452,8 +453,9 @@ class RankLogFiles:
             return
         target.write_bytes(b"")  # it may be an earlier run's, which is none of this one's output
         place.unlink(missing_ok=True)
-        is_inside = target.is_relative_to(self.folder)  # the run folder may be moved
-        place.symlink_to(os.path.relpath(target, place.parent) if is_inside else target)
+        if target.is_relative_to(self.folder):  # the run folder may be moved
+            target = Path(os.path.relpath(target, place.parent))
+        place.symlink_to(target)
 
 
 class RunLogs(LogsSpecs):

@@ -54,6 +54,7 @@ from headrace.jobs.spec import (
     Script,
     SyncOptions,
 )
+from headrace.jobs.sync.host_sync import SyncNames
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
 
@@ -398,6 +399,20 @@ def tie_ranks_to_torchrun(
     tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipes=pid_pipes)
     args.no_python, args.module = True, False
     args.training_script, *args.training_script_args = tied
+
+
+def sync_names(args: argparse.Namespace) -> SyncNames:
+    """Return the names by which the hosts of torchrun's flags sync checkpoints.
+
+    A static rendezvous numbers as many hosts as there are. Others may have more hosts or fewer at
+    the next start, and those of this one are unknown before the ranks meet.
+    """
+    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    if most_hosts == 1 or args.standalone:
+        return SyncNames()
+    if args.rdzv_backend == "static" and fewest_hosts == most_hosts:
+        return SyncNames.numbered(args.node_rank, most_hosts)
+    return SyncNames.of_unknown_hosts()
 
 
 def use_local_rendezvous(args: argparse.Namespace) -> None:
