@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
@@ -20,6 +19,7 @@ from documentation import records_page
 
 from headrace import DataLoader, ShardDataset
 from headrace.cli.main import build_app
+from headrace.core.world import usable_cores
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
 from jobs import run_here
@@ -204,7 +204,7 @@ def plain(text: str, folder: Path) -> str:
     text = text.replace(str(ARTEFACTS), "ARTEFACTS")
     text = re.sub(r"\b\d{8}-\d{6}\b", "TIME", text)
     text = re.sub(r"\([\d,]+ characters\)", "(N characters)", text)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     text = re.sub(rf"\b{cores} cores, (\d+) devices each", r"CORES cores, \1 devices each", text)
     text = re.sub(rf"(SM_NUM_CPUS=){cores}\b", r"\1CORES", text)
     text = re.sub(rf'("num_cpus": ?|"SM_NUM_CPUS": ?"|\bnum_cpus=){cores}\b', r"\1CORES", text)

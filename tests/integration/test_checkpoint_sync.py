@@ -23,7 +23,7 @@ class Host:
     """A host of a job, whose script writes to `folder`."""
 
     def __init__(
-        self, url: str, folder: Path, name: str = "host", others: tuple[str, ...] = ()
+        self, url: str, folder: Path, name: str = "host", others: tuple[str, ...] | None = ()
     ) -> None:
         self.url, self.folder, self.messages, self.now_s = url, folder, list[str](), 0.0
         folder.mkdir(exist_ok=True)
@@ -385,6 +385,60 @@ def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
     (one.folder / "rank-0").write_text("0")
     one.passes(10.0, 10.0)
     assert found() == {"rank-0": "0"}
+
+
+def test_numbered_hosts_take_over_what_hosts_of_other_names_have_left(tmp_path: Path) -> None:
+    """As of torchrun's hosts that were replaced, or had met by another rendezvous before."""
+    url = str(tmp_path / "url")
+    for name in ("ip-10-0-0-7.ec2.internal", "ip-10-0-0-8"):
+        gone = Host(url, tmp_path / name, name, None)
+        (gone.folder / f"{name}.pt").write_text(name)
+        gone.passes(2.0)
+    for number in (0, 1):
+        restore(gone.remote, tmp_path / f"node-{number}", print)
+    one, two = (
+        Host(url, tmp_path / f"node-{number}", f"node-{number}", (f"node-{1 - number}",))
+        for number in (0, 1)
+    )
+    for file in one.folder.iterdir():
+        file.unlink()
+    for host, name in ((one, "0.pt"), (two, "1.pt")):
+        (host.folder / name).write_text("new")
+        host.passes(2.0, 10.0)
+    merged = one.remote.newest()
+    assert set(merged.files) == {"0.pt", "1.pt"}
+    assert set(merged.manifests) == {"node-0", "node-1"}
+
+
+HOST_NAMES = [
+    "ip-10-0-0-1.ec2.internal", "ip-10-0-0-1.ec2.internal.", "NODE-1", "node_1", "knoten-\u00fc",
+    "knoten-\u00f6", "\udce9", "a/../b c", "n" * 64 + ".a", "n" * 64 + ".b", "n" * 300, "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOST_NAMES)
+def test_a_host_takes_over_what_it_kept_whatever_its_name(name: str, tmp_path: Path) -> None:
+    """torchrun's hosts go by the names that they have themselves, and do not know of each other."""
+    url, folder = str(tmp_path / "url"), tmp_path / "checkpoints"
+    first = Host(url, folder, name, None)
+    (folder / "1.pt").write_text("one")
+    first.passes(2.0)
+    for number in (2, 3):
+        again = Host(url, folder, name, None)
+        (folder / f"{number - 1}.pt").unlink()
+        (folder / f"{number}.pt").write_text("new")
+        again.passes(2.0, 10.0)
+        assert set(again.remote.newest().files) == {f"{number}.pt"}
+    assert again.remote.generation(name) > first.sync._manifests[-1].generation
+
+
+def test_hosts_of_different_names_keep_files_of_their_own(tmp_path: Path) -> None:
+    url = str(tmp_path / "url")
+    for number, name in enumerate(HOST_NAMES):
+        host = Host(url, tmp_path / f"checkpoints-{number}", name, None)
+        (host.folder / f"{number}.pt").write_text(name or "none", errors="surrogateescape")
+        host.passes(2.0)
+    assert len(host.remote.newest().files) == len(HOST_NAMES)
 
 
 def test_a_process_of_an_earlier_start_can_write_nothing_more(

@@ -185,8 +185,35 @@ def test_a_token_in_a_url_is_in_no_log_and_no_message(host: Host):
         code, result, _ = host.install(GIT_TERMINAL_PROMPT="0")
     log = (host.folder / "logs/requirements-host-0.log").read_text()
     assert code == 1
-    assert f"fatal: could not read Password for 'http://****@{place}'" in log
+    assert f"fatal: could not read Password for 'http://{place}'" in log
     assert "s3cret" not in log + result["not_installed"]
+
+
+KEY = "5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e"
+FILE = "tinyhr-1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"tinyhr @ http://{{place}}/{FILE}?X-Amz-Credential=a%2Fb&X-Amz-Signature={KEY}"],
+        [f"http://{{place}}/{FILE}?sv=2024&sig={KEY}#egg=tinyhr"],
+        [f"tinyhr @ http://me:{KEY}@{{place}}/{FILE}"],
+        [f"--index-url http://{{place}}/{KEY}/org/repo/python/simple/", "tinyhr"],
+        [f"--index-url http://{{place}}/simple?token={KEY}", "tinyhr"],
+        ["--no-index", f"--find-links http://{{place}}/x.html?X-Amz-Signature={KEY}", "tinyhr"],
+    ],
+    ids=["presigned", "presigned alone", "user", "index path", "index query", "links"],
+)
+def test_a_secret_in_any_part_of_a_url_is_in_no_log_and_no_message(lines: list[str], host: Host):
+    with closed_server() as place:
+        text = "\n".join(lines).format(place=place)
+        (host.folder / "requirements.txt").write_text(f"{text}\n")
+        code, result, _ = host.install()
+    log = (host.folder / "logs/requirements-host-0.log").read_text()
+    assert code == 1
+    assert f"http://{place}/" in log
+    assert KEY not in log + json.dumps(result)
 
 
 def test_a_file_that_was_found_needs_no_pip_and_one_that_was_named_does(host: Host):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.data.channels.mount.folder_mount import Mount, mount_url
 from headrace.data.channels.mount.mount_program import NoMountError, choose_programs, is_mounted
+from headrace.data.channels.resolve import ChannelMounts
 from headrace.data.storage import open_store
 from headrace.data.storage.urls import parse_url
 from jobs import alive, clean_environment, descendants, eventually
@@ -245,3 +248,39 @@ def test_the_clouds_own_programs_come_first_and_get_the_prefix(
 def test_a_url_that_names_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no store is known"):
         mount_url("ftp://x/y", tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+
+
+def _refuse_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("fault", ["folder", "channels", "mounts", "url", "lock", "no locks"])
+def test_a_cache_that_cannot_be_used_is_a_reason_not_to_mount(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is mounted here: the channel is copied, or the copy says what it lacks."""
+    mounts = tmp_path / "cache" / "channels" / "mounts"
+    of_url = mounts / hashlib.blake2b(b"gs://bucket", digest_size=12).hexdigest()
+    files = {
+        "folder": tmp_path / "cache", "channels": mounts.parent, "mounts": mounts, "url": of_url,
+    }  # fmt: skip
+    if fault in files:
+        files[fault].parent.mkdir(parents=True, exist_ok=True)
+        files[fault].touch()
+    elif fault == "lock":
+        Path(f"{of_url}.lock").mkdir(parents=True)
+    else:
+        monkeypatch.setattr("fcntl.flock", _refuse_locks)
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(NoMountError, match=r"cache.*: .+ \(HEADRACE_CACHE_DIR names another"):
+        ChannelMounts(tmp_path / "run", None).mount_bucket("bucket")
+
+
+def test_where_there_is_no_temporary_folder_the_variable_for_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("HEADRACE_CACHE_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="Name another folder: HEADRACE_CACHE_DIR"):
+        ChannelMounts(tmp_path / "run", None).mount_bucket("bucket")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.records.layout import read_metrics
 from jobs import (
     DEADLINE_S,
     attempts_of,
@@ -172,6 +173,19 @@ def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
     ended = run_job(tmp_path, *flags, "-m", "pkg.train")
     assert ended.returncode == 9
     assert "[default1]:restart 0" in ended.stderr  # what torchrun is asked about output, it does
+
+
+def test_metrics_are_read_where_torchrun_writes_its_own_logs(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import os\nprint('loss=' + os.environ['RANK'])\n")
+    ended = run_job(
+        tmp_path, "--profile", "off", "--run-dir", "r", "--nproc-per-node", "2", "--log-dir", "own",
+        "--redirects", "3", "--metric", "loss=loss=([0-9]+)", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "no rank printed" not in ended.stderr
+    found = sorted((row["source"], row["value"]) for row in read_metrics(tmp_path / "r"))
+    assert found == [("rank-0", 0.0), ("rank-1", 1.0)]
+    assert len(list((tmp_path / "own").rglob("stdout.log"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,15 @@ FRONTS = """
     core.process.process_groups core.process.process_kill core.process.sidecar
     core.process.supervision core.scratch_folder core.world data.channels.copy.fetcher
     data.channels.mount.folder_mount data.channels.mount.mount_program
-    data.channels.pipe.epoch_pipes data.loader.batch_builder data.loader.dataloader
+    data.channels.pipe.epoch_pipes data.channels.resolve data.loader.batch_builder
+    data.loader.dataloader
     data.loader.executors.process data.loader.library_state data.loader.workers.forkserver
     data.loader.workers.messages data.loader.workers.pool data.loader.workers.shared_memory
     data.shards.in_place_index data.shards.lint data.shards.pack data.shards.reports
     data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials
     data.storage.client.fork_state data.storage.client.retries
     data.storage.client.subprocess_client data.storage.client.subprocess_protocol
+    data.storage.client.subprocess_server
     data.storage.store data.transforms.decode data.transforms.resize decide.cost.advice
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool

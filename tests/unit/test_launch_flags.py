@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headrace.core.errors import UsageError
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.torchrun_args import (
     parse_torchrun_flags,
+    sync_names,
     threads_per_rank,
     tie_ranks_to_torchrun,
 )
@@ -115,6 +117,30 @@ def test_a_module_stays_one(script: str):
 def test_output_that_the_user_directs_is_left_to_torchrun(script: str):
     assert parse_torchrun_flags(["--tee", "3", script]).keeps_own_logs
     assert not parse_torchrun_flags(["--log-dir", "x", script]).keeps_own_logs
+
+
+C10D = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "hosts"),
+    [
+        ([], "host", ()),
+        (["--nproc-per-node=2"], "host", ()),
+        (C10D, "host", ()),
+        (["--nnodes=2", "--master-addr=10.0.0.1"], "node-0", ("node-0", "node-1")),
+        (["--nnodes=2:2", "--node_rank", "1"], "node-1", ("node-0", "node-1")),
+        (["--nnodes=3", "--node-rank=2"], "node-2", ("node-0", "node-1", "node-2")),
+        (["--nnodes=2", "--node-rank=1", *C10D], socket.gethostname(), None),
+        (["--nnodes=1:2", *C10D], socket.gethostname(), None),
+    ],
+)
+def test_hosts_sync_by_their_numbers_where_torchrun_has_some(
+    flags: list[str], own: str, hosts: tuple[str, ...] | None, script: str
+):
+    """So that one of them knows which files are of hosts that are in the job no more."""
+    names = sync_names(parse_torchrun_flags([*flags, script]).args)
+    assert (names.own, names.all) == (own, hosts)
 
 
 def test_ranks_share_the_cores():

@@ -267,6 +267,22 @@ def test_keys_in_the_path_of_a_hook_are_hidden(url: str):
         assert_hidden(secret, url.format(secret))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://dl.cloudsmith.io/{0}/org/repo/python/simple/",
+        "https://dl.cloudsmith.io/{0}/org/repo/python/tinyhr-1.0-py3-none-any.whl",
+        "https://pypi.fury.io/{0}/me/tinyhr/",
+        "https://packagecloud.io/priv/{0}/me/repo/pypi/simple",
+        "https://conda.anaconda.org/t/{0}/me/noarch/repodata.json",
+        "http://index.h.org:8080/{0}/simple/tinyhr/",
+    ],
+)
+def test_keys_in_the_path_of_a_package_index_are_hidden(url: str):
+    for secret in HOOK_KEYS:
+        assert_hidden(secret, url.format(secret))
+
+
 def test_the_rest_of_a_hook_s_url_stays():
     (key, *_) = HOOK_KEYS
     for text, shown in (
@@ -311,12 +327,20 @@ def test_a_key_of_a_known_form_is_hidden_under_any_name(secret: str):
         "https://github.com/org/webhooks/archive/main.zip", "https://hooks.h.org/",
         "https://h/org/webhooks-demo/5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e55aa66bb/a.csv",
         "https://h/keys/vit_base_patch16_224/a.h5", "https://docs.h/en/webhooks/about-webhooks",
+        "https://pypi.org/simple/tinyhr/", "https://h/simple/5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e/",
+        "https://pypi.fury.io/me/", "https://h/packages/5f/3a/9c0e7b2d4f6a8c1e0d9b7a5f3c/a.whl",
+        "google-auth==2.30.0 (from -r requirements.txt)", "needs PyJWT==2.8.0rc1, PyJWT == 2.8",
         "s3://b/hooks/5f3a9c0e7b2d4f6a8c1e0d9b7a5f3c2e/a", "https://hooks-data.h.org/a/b1c2d3e4/",
     ],
 )  # fmt: skip
 def test_other_texts_stay_as_they_are(text: str):
     assert redact_text(text) == text
     assert redact((text,)) == (text,)
+
+
+def test_what_is_no_version_of_a_package_is_none():
+    for text in (f"my-auth=={CANARY}", "auth==1.0sesame", "auth==12", "auth: 1.0", "auth=1.0"):
+        assert redact_text(text).endswith(HIDDEN)
 
 
 def test_in_code_only_literals_are_hidden():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from headrace import DataLoader
 from headrace.core.errors import UsageError
-from headrace.core.world import World, current_world
+from headrace.core.world import World, current_world, usable_cores
+from headrace.jobs.torchrun_args import threads_per_rank
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
@@ -77,3 +80,45 @@ def test_variables_that_cannot_be_are_reported(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=message):
         current_world()
+
+
+V2 = "30 1 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw"
+V1 = "30 1 0:26 {root} {mount} rw - cgroup cgroup rw,cpu,cpuacct"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mountinfo", "root", "files", "cores"),
+    [
+        ("0::/", V2, "/", {"cpu.max": "100000 100000"}, 1),
+        ("0::/", V2, "/", {"cpu.max": "10000 100000"}, 1),  # a rank needs one
+        ("0::/a/b", V2, "/", {"a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 1),
+        ("0::/a/b", V2, "/a/b", {"cpu.max": "100000 100000"}, 1),  # in a container
+        ("1:cpu,cpuacct:/a", V1, "/", {"a/cpu.cfs_quota_us": "9000"}, 1),
+        ("1:cpu,cpuacct:/a", V1, "/a", {"cpu.cfs_quota_us": "100000"}, 1),
+        ("1:cpu,cpuacct:/a", V1, "/", {"a/cpu.cfs_quota_us": "-1"}, None),
+        ("0::/", V2, "/", {"cpu.max": "max 100000"}, None),
+        ("0::/", V2, "/", {"cpu.max": "99900000 100000"}, None),
+        ("0::/", V2, "/", {}, None),
+        ("", "", "/", {}, None),
+    ],
+)
+def test_cores_are_those_that_affinity_and_every_control_group_leave(
+    cgroup: str, mountinfo: str, root: str, files: dict[str, str], cores: int | None, tmp_path: Path
+):
+    proc, mount = tmp_path / "self", tmp_path / "cgroup"
+    proc.mkdir()
+    (proc / "cgroup").write_text(cgroup)
+    (proc / "mountinfo").write_text(mountinfo.format(root=root, mount=mount))
+    for name, text in files.items():
+        (mount / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / name).write_text(f"{text}\n")
+        if name.endswith("quota_us"):
+            (mount / name).with_name("cpu.cfs_period_us").write_text("100000\n")
+    assert usable_cores(proc) == (cores or len(os.sched_getaffinity(0)))
+
+
+def test_ranks_share_what_a_quota_leaves(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    for quota, threads in ((None, 16), (8.0, 2), (2.5, 1), (0.1, 1)):
+        monkeypatch.setattr("headrace.core.world.cpu_quota", lambda _, quota=quota: quota)
+        assert threads_per_rank(4) == threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import os
 import shlex
 import sys
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from headrace.cli.parameters import WITH_SCRIPT
 from headrace.core.errors import UsageError
+from headrace.core.world import usable_cores
 
 _ENV_HELP = """\
 Print the environment of a script on a host of a job, by a contract; nothing is started.
@@ -54,7 +54,7 @@ def _env(
         "distribution": [distribution] if distribution else [],
     }
     groups = parse_groups(group or [])
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     options = parse_options(ContractOptions, flags)
     if set(options.contracts) == {"torchrun"}:
         raise UsageError(

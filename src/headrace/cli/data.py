@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from headrace.cli.json_output import print_json
 from headrace.core.errors import UsageError
 from headrace.core.units import format_bytes, parse_bytes
+from headrace.core.world import usable_cores
 
 if TYPE_CHECKING:
     from headrace.data.shards.sources.source_kinds import SourceOptions
@@ -100,7 +100,7 @@ def pack(
     _declare_leaf()
     options = PackOptions(
         shard_bytes=parse_bytes(shard_size),
-        workers=workers or len(os.sched_getaffinity(0)),
+        workers=workers or usable_cores(),
         seed=seed,
         keep_order=keep_order,
         max_bad=max_bad,

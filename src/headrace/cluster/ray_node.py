@@ -42,6 +42,7 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.process_groups import session_command
 from headrace.core.process.process_kill import end_process
+from headrace.core.world import usable_cores
 from headrace.data.loader.memory_budget import usable_memory
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
@@ -394,7 +395,7 @@ class EmulatedCluster:
 def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
     hosts = sum(group.hosts for group in groups)
     store_bytes = emulated_store_bytes(FreeMemory.here(), hosts)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     return [
         RayNodeSpec(
             group=group.name,

@@ -37,7 +37,7 @@ from headrace.core.process.parent_death import die_with_parent, read_wrapper_arg
 from headrace.core.process.process_groups import session_command
 from headrace.core.process.process_kill import end_process
 from headrace.core.process.supervision import STOP_SIGNALS, StoppedError, pause
-from headrace.records.redaction import hide_url_users
+from headrace.records.redaction import redact_text
 
 _LOCK_FILE = ".headrace-requirements"
 _POLL_S = 0.2
@@ -325,11 +325,11 @@ def pinned_requirements() -> list[str]:
 
 
 def _write_log(output: IO[bytes], log: IO[bytes]) -> None:
-    """Write the output of pip and its children to the log, without secrets in git's URLs."""
+    """Write the output of pip and its children to the log, without the secrets in it."""
     with suppress(ValueError):  # the log was closed meanwhile
         for line in output:
             with suppress(OSError):  # a full disk: pip goes on
-                log.write(hide_url_users(line.decode(errors="replace")).encode())
+                log.write(redact_text(line.decode(errors="replace")).encode())
 
 
 def _installed_packages(report: Path) -> list[str]:

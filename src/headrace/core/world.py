@@ -9,19 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
+from headrace.core.cgroups import cpu_quota
 from headrace.core.errors import UsageError
 
-_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
-
-def usable_cores() -> int:
-    """Return how many cores this process may use, by its affinity and its cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
-    if _CGROUP_QUOTA.exists():
-        quota, period = _CGROUP_QUOTA.read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
-    return cores
+def usable_cores(proc: Path = Path("/proc/self")) -> int:
+    """Return how many cores this process may use, by its affinity and its cgroups' quotas."""
+    cores, quota = len(os.sched_getaffinity(0)), cpu_quota(proc)
+    return cores if quota is None else min(cores, max(1, math.ceil(quota)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

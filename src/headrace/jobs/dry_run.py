@@ -146,7 +146,7 @@ def _count_devices() -> int:
 
 def describe_direct_job(job: JobSpec, script: str) -> int:
     """Print the dry run of a job of one process; return the exit code."""
-    outer = find_existing_job(job.contract)
+    outer = find_existing_job(job.contract, job.sync)
     if outer is not None:
         return _print_existing_job(outer, script, job, "none: the script runs once")
     devices = _count_devices()
@@ -163,7 +163,7 @@ def describe_torchrun_job(job: TorchrunJob) -> int:
     """Print the dry run of a torchrun job, on one host or several; return the exit code."""
     cluster, spec = job.cluster, job.spec
     named = spec.hosts.groups[0].name if spec.hosts.groups else None
-    outer = find_existing_job(spec.contract, named)
+    outer = find_existing_job(spec.contract, spec.sync, named)
     if outer is not None:
         ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
         return _print_existing_job(outer, job.script, spec, ranks)

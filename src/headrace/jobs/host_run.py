@@ -35,6 +35,7 @@ from headrace.core.errors import HeadraceError, LaunchError
 from headrace.core.overrides import APPLIED, RANK_THREADS, thread_count
 from headrace.core.process.sidecar import RestartedSidecar, Sidecar
 from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.jobs.environment.existing_job import find_existing_job
 from headrace.jobs.environment.host_environment import (
     HostLayout,
     host_environment,
@@ -48,13 +49,14 @@ from headrace.jobs.sync.host_sync import (
     UPLOAD_FAILED,
     HostSync,
     OutputUpload,
+    SyncNames,
     finished_on_error,
     host_output_upload,
 )
 from headrace.jobs.tracking import mlflow_variables, spool_of
 from headrace.platforms.training_job import Distribution
 from headrace.records.host_place import HostPlace
-from headrace.records.layout import METRICS_FILE, RINGS
+from headrace.records.layout import FIRST_RANK, METRICS_FILE, RINGS
 from headrace.records.live_switch import create_live_switch
 from headrace.records.redaction import hide_variables, redact, redact_traceback
 from headrace.records.run_folder import Attempt, RunFolder
@@ -78,9 +80,13 @@ class Recording:
         folder: Of the run; on a host whose records another host keeps, that of its agent.
         place: This host's place in the attempt.
         options: How it is recorded.
+        first_source: The log whose metrics have no other name than their own.
     """
 
-    def __init__(self, folder: RunFolder, place: HostPlace, options: RecordingOptions) -> None:
+    def __init__(
+        self, folder: RunFolder, place: HostPlace, options: RecordingOptions,
+        first_source: str = FIRST_RANK,
+    ) -> None:  # fmt: skip
         self._place = place
         self._records = folder.records(place.attempt)
         self._spool = None if place.is_elsewhere else spool_of(folder)
@@ -93,6 +99,7 @@ class Recording:
             request = {
                 "logs": str(folder.logs(place.attempt)), "file": str(folder.path / METRICS_FILE),
                 "attempt": place.attempt, "metrics": dict(options.metrics),
+                "first_source": first_source,
                 "spool": None if self._spool is None else str(self._spool),
             }  # fmt: skip
             self._scraper = Sidecar("headrace.jobs.metric_scraper", request)
@@ -221,6 +228,7 @@ class HostAssignment:
         args.max_restarts = 0
         if self.ranks is not None:
             args.nproc_per_node = str(self.ranks)
+        args.log_dir = None  # the driver gathers the logs of all hosts
         # PET_* variables of the host may set these.
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
         args.standalone = False
@@ -354,30 +362,25 @@ class HostRun:
 
 def single_host_run(
     job: JobSpec, script: str, folder: RunFolder, attempt: Attempt, *,
-    distribution: Distribution | None, count_devices: Callable[[], int], is_only_host: bool,
+    distribution: Distribution | None, count_devices: Callable[[], int], sync_names: SyncNames,
 ) -> HostRun:  # fmt: skip
     """Install the job's requirements, and return its run on this host.
 
     Without a distribution the script runs once. Devices are counted only where the contract needs
-    their number. `is_only_host`: no other host has ranks of the job, with a launcher of its own.
-    Raises UsageError (there is no such requirements file, or no contract for the output path),
-    LaunchError (the installation failed).
+    their number. `sync_names`: other hosts that have ranks of the job have launchers of their own.
+    Raises UsageError (there is no such requirements file, no contract for the output path, or an
+    existing job that a flag contradicts), LaunchError (the installation failed).
     """
+    if job.contract.has_platform:  # what its job refuses, before anything is installed or reserved
+        find_existing_job(job.contract, job.sync)
     install_requirements(job.contract, job.environment, folder, attempt)
     run = folder.path
-
-    def make_sync(script_env: ScriptEnvironment) -> HostSync:
-        if is_only_host:
-            return HostSync(job.sync, script_env, run)
-        return HostSync(
-            job.sync, script_env, run, sync_name=socket.gethostname(), all_sync_names=None
-        )
 
     return HostRun(
         build_environment=lambda: single_host_environment(
             job, script, folder=run, distribution=distribution, count_devices=count_devices
         ),
-        make_sync=make_sync,
+        make_sync=lambda script_env: HostSync(job.sync, script_env, run, sync_names),
         output=OutputUpload(job.sync, job.contract, run),
         record=lambda: Recording(folder, HostPlace(attempt=attempt.number), job.recording),
     )
@@ -393,8 +396,8 @@ def cluster_host_run(job: JobSpec, script: str, assignment: HostAssignment) -> H
             cores=assignment.cores or None,
         ),
         make_sync=lambda script_env: HostSync(
-            job.sync, script_env, run, sync_name=assignment.sync_name,
-            all_sync_names=assignment.all_sync_names,
+            job.sync, script_env, run,
+            SyncNames(own=assignment.sync_name, all=assignment.all_sync_names),
         ),
         output=host_output_upload(job.sync, job.contract, assignment),
         record=_recording_elsewhere(job, assignment, run),

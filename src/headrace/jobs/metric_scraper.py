@@ -22,7 +22,7 @@ from headrace.records.layout import STEP_GROUP
 
 _POLL_S = 0.2
 _LONGEST_LINE = 64 * 1024
-_FIRST_RANK = "rank-0"  # what its logs are called
+_STREAMS = {".stdout": "standard output", ".stderr": "standard error"}  # by suffixes of logs
 _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
 
 
@@ -35,7 +35,8 @@ class _Log:
         self._partial_line = b""
 
     def lines(self, *, to_the_end: bool) -> Iterator[str]:
-        with self.path.open("rb") as file:
+        text = b""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:  # a link's comes later
             file.seek(self._read)
             text = file.read()
             self._read += len(text)
@@ -52,6 +53,7 @@ class _LogScanner:
         self._logs = Path(request["logs"])
         self._file = Path(request["file"])
         self._attempt = request["attempt"]
+        self._first_source = request["first_source"]
         self._spool = SpoolWriter(Path(request["spool"])) if request["spool"] else None
         self._metrics = {name: re.compile(text) for name, text in request["metrics"].items()}
         self._logs_by_path: dict[Path, _Log] = {}
@@ -73,14 +75,15 @@ class _LogScanner:
             self._track(rows)
 
     def _track(self, rows: list[dict[str, Any]]) -> None:
-        """Have MLflow get the values too: those of rank 0 under their name, others beside it.
+        """Have MLflow get the values too: the first log's under their name, others beside it.
 
         Where no step is printed, those of an attempt go on after those of the one before.
         """
         if self._spool is None:
             return
         for row in rows:
-            name = row["name"] if row["source"] == _FIRST_RANK else f"{row['name']}/{row['source']}"
+            is_first = row["source"] == self._first_source
+            name = row["name"] if is_first else f"{row['name']}/{row['source']}"
             is_counted = STEP_GROUP not in self._metrics[row["name"]].groupindex
             self._spool.add({
                 "kind": "metrics", "at_ms": round(row["time_s"] * 1000),
@@ -90,9 +93,14 @@ class _LogScanner:
 
     def report_missing(self) -> None:
         seen = {name for name, _ in self._counts}
+        logged = {path.suffix for path in self._logs_by_path}
+        left_out = " and ".join(text for suffix, text in _STREAMS.items() if suffix not in logged)
+        more = f"; {left_out} is in no log (--tee 3 puts it there)" if logged and left_out else ""
         for name, expression in self._metrics.items():
             if name not in seen:
-                print_status(f"--metric {name}: no rank printed what {expression.pattern!r} finds")
+                print_status(
+                    f"--metric {name}: no rank printed what {expression.pattern!r} finds{more}"
+                )
             if self._not_numeric[name]:
                 print_status(
                     f"--metric {name}: {self._not_numeric[name]} values are no numbers, "

@@ -44,6 +44,7 @@ from headrace.jobs.host_run import HostRun, ScriptEnd, single_host_run
 from headrace.jobs.job_file import with_job_file
 from headrace.jobs.output import run_script
 from headrace.jobs.spec import JobSpec, job_options
+from headrace.jobs.sync.host_sync import SyncNames
 from headrace.jobs.torchrun_process import discard_early, take_or_start
 from headrace.jobs.tracking import RunSender, begin_tracking, check_experiment
 from headrace.platforms.instance_groups import recorded_groups
@@ -116,10 +117,11 @@ def run_directly(job: JobSpec, argv: Sequence[str]) -> int:
         job.environment.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
         is_passed_on=False,
     )  # fmt: skip
+    is_only_host = rank is None or rank.world.size == rank.world.local_size
     try:
         run = single_host_run(
             job, script, folder, attempt, distribution=None, count_devices=_count_devices,
-            is_only_host=rank is None or rank.world.size == rank.world.local_size,
+            sync_names=SyncNames() if is_only_host else SyncNames.of_unknown_hosts(),
         )  # fmt: skip
         run.prepare()
     except HeadraceError as error:

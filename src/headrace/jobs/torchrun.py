@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -65,6 +66,7 @@ from headrace.jobs.sync.host_sync import extra_grace_s
 from headrace.jobs.torchrun_args import (
     TorchrunJob,
     parse_torchrun_flags,
+    sync_names,
     threads_per_rank,
     tie_ranks_to_torchrun,
     torchrun_job,
@@ -205,11 +207,11 @@ def _run_on_this_host(
     run = single_host_run(
         job.spec, job.script, folder, attempt, distribution=job.distribution,
         count_devices=torch.accelerator.device_count,
-        is_only_host=torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1,
+        sync_names=sync_names(job.args),
     )  # fmt: skip
     run.prepare()
     env.change(run.start())
-    logs = Path(job.args.log_dir) if job.args.log_dir else folder.logs(attempt.number)
+    logs = folder.logs(attempt.number)
     return _run_to_the_end(
         run, words, lambda report: _run(job, logs, report, run.script_env),
         lambda failure: write_status(failure.message),
@@ -278,7 +280,9 @@ def _run(
     assignment: HostAssignment | None = None,
 ) -> int:
     args = job.args
-    args.log_dir = str(logs_folder)  # else torchrun creates a temporary folder
+    # Unless the user names a folder; by itself torchrun would create a temporary one.
+    args.log_dir = args.log_dir or str(logs_folder)
+    restarts = assignment.restarts if assignment else 0
     _choose_threads(job)
     _choose_rendezvous(job)
     leftovers = RankProcessGroups()
@@ -293,11 +297,11 @@ def _run(
     if not job.keeps_own_logs:
         shown = frozenset(map(int, filter(None, args.local_ranks_filter.split(","))))
         prefix = assignment.prefix if assignment else "rank {rank}" if job.world_size > 1 else None
-        restarts = assignment.restarts if assignment else 0
-        logs = RunLogs(logs_folder, prefix=prefix, shown=shown or None, restarts=restarts)
+        files = RankLogFiles(Path(args.log_dir), restarts)
+        logs = RunLogs(files, prefix=prefix, shown=shown or None)
         config.logs_specs = logs
     try:
-        _launch(config, entrypoint, arguments, leftovers)
+        _launch(config, entrypoint, arguments, leftovers, RankLogFiles(logs_folder, restarts))
     except ChildFailedError as error:
         _ignore_signals()  # a late signal must not prevent the report
         failed = _failed(error, logs)
@@ -325,9 +329,10 @@ def _launch(
     entrypoint: Callable[..., Any] | str,
     arguments: Sequence[str],
     leftovers: RankProcessGroups,
+    files: RankLogFiles,
 ) -> None:
     assert config.logs_specs is not None
-    config.logs_specs = CleanRestartLogs(config.logs_specs, leftovers)
+    config.logs_specs = CleanRestartLogs(config.logs_specs, leftovers, files)
     try:
         elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
     except BaseException:
@@ -405,32 +410,77 @@ def _recorded_traceback(failure: ProcessFailure) -> str | None:
 StreamName = Literal["stdout", "stderr"]
 
 
+class RankLogFiles:
+    """The log files of ranks in an attempt's folder; of restarts in its folders `restart-1`, ..."""
+
+    def __init__(self, folder: Path, restarts: int) -> None:
+        self.folder = folder
+        self._current = folder
+        self._starts = restarts
+
+    def path(self, rank: int, stream: StreamName | Literal["error.json"]) -> Path:
+        """Return a rank's file of the latest start."""
+        return self._current / f"rank-{rank}.{stream}"
+
+    def begin_start(self) -> None:
+        """Go on with the folder of the next start; raises OSError where it cannot be made."""
+        # Not TORCHELASTIC_RESTART_COUNT: when a host joins or leaves, ranks are restarted without
+        # counting that, and torchrun truncates the files that it is given.
+        if self._starts > 0:
+            self._current = self.folder / f"restart-{self._starts}"
+        self._starts += 1
+        self._current.mkdir(exist_ok=True)
+
+    def link(self, logs: LogsDest, ranks: Mapping[int, int]) -> None:
+        """Have the files of the next start, by local rank, here as well: as links, if elsewhere.
+
+        So what reads a run's logs finds them whatever torchrun's flags say. `ranks` has the rank
+        of each local one. A disk without room costs the links, never the run.
+        """
+        streams: dict[StreamName, dict[int, str]] = {"stdout": logs.stdouts, "stderr": logs.stderrs}
+        with suppress(OSError):
+            self.begin_start()
+            for stream, files in streams.items():
+                for local_rank, rank in ranks.items():
+                    self._link(self.path(rank, stream), files.get(local_rank, ""))
+
+    def _link(self, place: Path, file: str) -> None:
+        """Make a link to a log that torchrun is about to begin; "" is the terminal."""
+        target = Path(file).absolute()
+        if not file or target.resolve() == place.resolve():
+            return
+        if target.exists() and not target.is_file():  # /dev/null
+            return
+        target.write_bytes(b"")  # it may be an earlier run's, which is none of this one's output
+        place.unlink(missing_ok=True)
+        if target.is_relative_to(self.folder):  # the run folder may be moved
+            target = Path(os.path.relpath(target, place.parent))
+        place.symlink_to(target)
+
+
 class RunLogs(LogsSpecs):
     """The log files of a run for torchrun, shown on the terminal as they grow.
 
-    They are in the attempt's logs folder, of restarts in its subfolders `restart-1`, ... Shown
-    lines have the prefix, with `{rank}` in the place of the rank; `shown` has local ranks.
+    Shown lines have the prefix, with `{rank}` in the place of the rank; `shown` has local ranks.
     """
 
     def __init__(
-        self, folder: Path, *, prefix: str | None, shown: frozenset[int] | None, restarts: int = 0
+        self, files: RankLogFiles, *, prefix: str | None, shown: frozenset[int] | None
     ) -> None:
-        super().__init__(log_dir=str(folder))
-        self._folder = folder
+        super().__init__(log_dir=str(files.folder))
+        self._files = files
         self._prefix = prefix
         self._shown = shown
         self._follower = LogFollower()
-        self._current = folder
-        self._starts = restarts
 
     @property
     def root_log_dir(self) -> str:
         """The attempt's logs folder."""
-        return str(self._folder)
+        return str(self._files.folder)
 
     def path(self, rank: int, stream: StreamName) -> Path:
         """Return a rank's log file of the latest restart."""
-        return self._current / f"rank-{rank}.{stream}"
+        return self._files.path(rank, stream)
 
     def close(self) -> None:
         """Show the rest of every file, and stop."""
@@ -442,16 +492,11 @@ class RunLogs(LogsSpecs):
         The path of its error file is set in each local rank's environment.
         """
         self._follower.finish_files()
-        # Not TORCHELASTIC_RESTART_COUNT: when a host joins or leaves, ranks are restarted without
-        # counting that, and torchrun truncates the files that it is given.
-        if self._starts > 0:
-            self._current = self._folder / f"restart-{self._starts}"
-        self._starts += 1
-        self._current.mkdir(exist_ok=True)
+        self._files.begin_start()
         files: dict[str, Any] = {"stdouts": {}, "stderrs": {}, "error_files": {}}
         for local_rank, environment in envs.items():
             rank = int(environment["RANK"])
-            error_file = str(self._current / f"rank-{rank}.error.json")
+            error_file = str(self._files.path(rank, "error.json"))
             environment["TORCHELASTIC_ERROR_FILE"] = error_file
             files["error_files"][local_rank] = error_file
             files["stdouts"][local_rank] = str(self.path(rank, "stdout"))
@@ -467,12 +512,16 @@ class RunLogs(LogsSpecs):
 
 
 class CleanRestartLogs(LogsSpecs):
-    """Log files that also end the leftover processes of earlier ranks before each restart."""
+    """Log files that also end the leftover processes of earlier ranks before each restart.
 
-    def __init__(self, logs: LogsSpecs, leftovers: RankProcessGroups) -> None:
+    The run's own `files` lead to them.
+    """
+
+    def __init__(self, logs: LogsSpecs, leftovers: RankProcessGroups, files: RankLogFiles) -> None:
         super().__init__(log_dir=logs.root_log_dir)
         self._logs = logs
         self._leftovers = leftovers
+        self._files = files
 
     @property
     def root_log_dir(self) -> str:
@@ -485,7 +534,9 @@ class CleanRestartLogs(LogsSpecs):
         By then it has stopped the earlier ranks.
         """
         self._leftovers.end()
-        return self._logs.reify(envs)
+        logs = self._logs.reify(envs)
+        self._files.link(logs, {local: int(each["RANK"]) for local, each in envs.items()})
+        return logs
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import ipaddress
-import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.world import usable_cores
 from headrace.jobs.cli_args import (
     Flag,
     check_script,
@@ -46,7 +46,15 @@ from headrace.jobs.environment.script_command import (
 )
 from headrace.jobs.environment.script_environment import ScriptEnvironment
 from headrace.jobs.options import Texts
-from headrace.jobs.spec import AUTO_OFFLOAD, ContractOptions, HostsOptions, JobSpec, Script
+from headrace.jobs.spec import (
+    AUTO_OFFLOAD,
+    ContractOptions,
+    HostsOptions,
+    JobSpec,
+    Script,
+    SyncOptions,
+)
+from headrace.jobs.sync.host_sync import SyncNames
 from headrace.platforms.instance_groups import DEFAULT_GROUP, GroupSpec
 from headrace.platforms.training_job import Distribution
 
@@ -184,7 +192,7 @@ def emulated_ranks(spec: JobSpec, args: argparse.Namespace) -> int | None:
 
 def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: int) -> None:
     """Print which hosts of a machine type are emulated on fewer devices than the type has."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     for group in groups:
         if not group.gpus or not group.instance_type or group.gpus * group.hosts <= devices:
             continue
@@ -307,7 +315,7 @@ def _torchrun_job(spec: JobSpec, args: argparse.Namespace, parser: _Parser) -> T
     # Not with --standalone: its ranks are to form a world of their own.
     if asks_for_ranks and cluster is None and not args.standalone:
         contract = with_detected_contract(contract)
-    outer = _existing_job(contract, cluster)
+    outer = _existing_job(contract, spec.sync, cluster)
     if outer is not None:
         cluster = None
         outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
@@ -343,11 +351,13 @@ def _check_distribution(script: str, contract: ContractOptions) -> None:
         )
 
 
-def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
+def _existing_job(
+    contract: ContractOptions, sync: SyncOptions, cluster: ClusterOptions | None
+) -> ExistingJob | None:
     if not contract.contracts:
         return None
     training = cluster.training.name if cluster is not None else None
-    outer = find_existing_job(contract, training)
+    outer = find_existing_job(contract, sync, training)
     if outer is None or cluster is None:
         return outer
     groups = {each.name: len(each.hosts) for each in outer.topology.groups}
@@ -389,6 +399,20 @@ def tie_ranks_to_torchrun(
     tied = parent_bound_command(sys.executable, script_env.with_mounts(script), pid_pipes=pid_pipes)
     args.no_python, args.module = True, False
     args.training_script, *args.training_script_args = tied
+
+
+def sync_names(args: argparse.Namespace) -> SyncNames:
+    """Return the names by which the hosts of torchrun's flags sync checkpoints.
+
+    A static rendezvous numbers as many hosts as there are. Others may have more hosts or fewer at
+    the next start, and those of this one are unknown before the ranks meet.
+    """
+    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    if most_hosts == 1 or args.standalone:
+        return SyncNames()
+    if args.rdzv_backend == "static" and fewest_hosts == most_hosts:
+        return SyncNames.numbered(args.node_rank, most_hosts)
+    return SyncNames.of_unknown_hosts()
 
 
 def use_local_rendezvous(args: argparse.Namespace) -> None:
@@ -443,7 +467,7 @@ def is_loopback(host: str) -> bool:
 
 def threads_per_rank(ranks_here: int) -> int:
     """Return how many CPU threads a rank may use so that the ranks share this host's cores."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    return max(1, usable_cores() // ranks_here)
 
 
 def torchrun_flags() -> dict[str, bool]:

@@ -55,6 +55,8 @@ def part_file(path: Path, name: str, number: int) -> Path:
     return path.with_name(path.name + PARTS_FOLDER) / f"{name}-{number:06}{PARQUET}"
 
 
+FIRST_RANK = "rank-0"
+"""What its logs are called, before their suffix."""
 METRICS_FILE = "metrics.jsonl"
 STEP_GROUP = "step"
 """The group of a metric's regular expression that matches the step's number."""

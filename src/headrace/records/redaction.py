@@ -1,8 +1,8 @@
 """Redaction of secrets in command lines, variables and texts.
 
 A secret is known by its name (`--api-key X`, `HF_TOKEN=x`, `"password": "x"`, `Authorization: x`),
-by its place in a URL (user, query, the path of a hook), or by its own form (a key of AWS, a token
-of Hugging Face). What is stored, printed or passed on goes through here first.
+by its place in a URL (user, query, the path of a hook or of a package index), or by its own form (a
+key of AWS, a token of Hugging Face). What is stored, printed or passed on goes through here first.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ _SCHEME = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}:(?:\\*/){2}", re.IGNORECASE)  # 
 _URL_END = re.compile(r"[\s\"'<>`]|\\[\"'n]|$")
 _AUTHORITY_END = re.compile(r"[/?#]|$")
 _PORT = re.compile(r"[^:]*(?::\d*)?|\[[^]]*\](?::\d*)?")
-_USER_IN_TEXT = re.compile(r"://[^/@\s]+@")
 _SCHEME_OF_HEADER = re.compile(r"\b(Bearer|Basic)(\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _BARE_USER = re.compile(
     r"(?<![\w/:.@+-])(?!mailto:)[\w.+-]+:[^\s/@:\"',]+@(?!sha\d+:)"
@@ -124,11 +123,6 @@ _PASSWORD_OF_PROGRAM = re.compile(
     rf"((?<![\w.-])(?:{_DATABASE_CLIENT})\s[^|;&\n]{{0,300}}?(?<=\s){_ITS_LETTER}[ \t]?)(?=[^\s-])"
     r"(?:\"[^\"]*\"|'[^']*'|\S+)"
 )
-
-
-def hide_url_users(text: str) -> str:
-    """Return a text with the user part of every URL hidden, in pip's way."""
-    return _USER_IN_TEXT.sub("://****@", text)
 
 
 def redact_text(text: str, *, is_code: bool = False) -> str:
@@ -296,6 +290,8 @@ _ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[\w.+-]+)=(?P<value>.*)", re.DOTALL)
 def _redacted_argument(argument: str) -> str:
     before, value = "", argument
     while assigned := _ASSIGNMENT.fullmatch(value):  # the value may be an assignment, too
+        if _REQUIREMENT.match(value):
+            break
         before, value = f"{before}{assigned['name']}=", assigned["value"]
         if is_secret(assigned["name"], value):
             return before + HIDDEN
@@ -335,6 +331,12 @@ _NAMES_IN_CODE = (
 )
 
 
+_REQUIREMENT = re.compile(
+    r"[\w.-]+\s*==\s*\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d*)*(?![^\s,;)\]\"'])"
+)
+"""A package and its version: google-auth==2.30.0."""
+
+
 class _Value(NamedTuple):
     """A value in a text: where it is, its parts that may be secrets, and how it is shown then."""
 
@@ -350,7 +352,7 @@ def _without_named_secrets(text: str, names: re.Pattern[str], *, is_code: bool) 
     pieces, end, place = [], 0, 0
     while found := names.search(text, place):
         place = found.end()  # there may be one in the value of another name
-        if not _suggests_secret(found["name"]):
+        if not _suggests_secret(found["name"]) or _REQUIREMENT.match(text, found.start()):
             continue
         value = _value_after(text, found, is_code=is_code)
         if value is None or all(part in ("", HIDDEN) for part in value.parts):
@@ -500,7 +502,7 @@ def _without_url_secrets(text: str) -> str:
         stop = _URL_END.search(text, scheme.end(), following)
         end = following if stop is None else stop.start()
         rest = _without_user_and_query(text[scheme.end() : end])
-        pieces.append(_without_hook_secrets(rest) if _WEB_SCHEME.match(scheme[0]) else rest)
+        pieces.append(_without_path_secrets(rest) if _WEB_SCHEME.match(scheme[0]) else rest)
     return "".join((*pieces, text[end:]))
 
 
@@ -535,17 +537,27 @@ _KEY_SEGMENT = re.compile(
     re.IGNORECASE,
 )
 """A part of a path as keys are: letters and digits alternate, as in no word; a file's is none."""
+_INDEX_HOST = re.compile(
+    r"(?:.*\.)?(?:anaconda\.(?:com|org)|cloudsmith\.io|fury\.io|packagecloud\.io)(?::\d+)?",
+    re.IGNORECASE,
+)
+"""Hosts of packages whose URLs, also those of files, may hold the key of their reader."""
+_INDEX = "simple"  # the part of a path that makes it a package index's, for PEP 503
 
 
-def _without_hook_secrets(rest: str) -> str:
-    """Return what follows `https://` in a URL without the secrets in the path of a hook."""
+def _without_path_secrets(rest: str) -> str:
+    """Return what follows `https://` in a URL without the keys in a hook's or an index's path."""
     path_end = _WEB_PATH_END.search(rest, rest.find("/") + 1)  # the host may be [::1]
     end = path_end.start() if path_end else len(rest)
     host, *path = _SLASH.split(rest[:end])  # slashes and what is between them
     if _HOOK_HOST.fullmatch(host) and any(path[1::2]):
         return f"{host}{path[0]}{HIDDEN}{rest[end:]}"
     shown, is_hook = [host], False
-    for part in path:
-        shown.append(HIDDEN if is_hook and _KEY_SEGMENT.fullmatch(part) else part)
+    of_index = path.index(_INDEX) if _INDEX in path else 0
+    if _INDEX_HOST.fullmatch(host):
+        of_index = len(path)
+    for number, part in enumerate(path):
+        may_hold_key = is_hook or number < of_index
+        shown.append(HIDDEN if may_hold_key and _KEY_SEGMENT.fullmatch(part) else part)
         is_hook = is_hook or _HOOK_SEGMENT.fullmatch(part) is not None
     return "".join((*shown, rest[end:]))

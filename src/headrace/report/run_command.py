@@ -31,7 +31,10 @@ def command_with(attempt: Attempt | None, overrides: Sequence[Override]) -> str 
     except UsageError:
         return None
     applied = ",".join(map(str, both.values()))
-    return shlex.join([*_VERB, *flags, "--apply", applied, *argv])
+    if flags[-1:] == ["--"] and not argv[0].startswith("-"):
+        flags.pop()
+    # First, as -m stands before what it is about.
+    return shlex.join([*_VERB, "--apply", applied, *flags, *argv])
 
 
 def _split(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -40,6 +43,7 @@ def _split(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     words = iter(flags)
     for word in words:
         name, has_value, value = word.partition("=")
+        name = name.replace("_", "-")  # both spellings are the flag
         if name not in _OF_THE_OLD_RUN:
             taken.append(word)
             continue

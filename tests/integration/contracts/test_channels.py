@@ -318,6 +318,27 @@ def test_a_channel_is_a_key_prefix_with_names_as_on_sagemaker(
     assert [line.split()[0] for line in plan.splitlines() if " object" in line] == list("52261")
 
 
+def test_a_dry_run_counts_the_files_of_local_folders_behind_links_too(job: Path) -> None:
+    deep = job / "stored" / "deep"
+    deep.mkdir(parents=True)
+    for name in ("1.bin", "2.bin"):
+        (deep / name).write_bytes(b"x" * 10)
+    links = {
+        "linked/one": "../stored", "linked/two": "../stored/deep", "whole": "stored",
+        "files/1.bin": "../stored/deep/1.bin", "files/none": "nowhere", "files/self": "self",
+        "looped/again": "../looped", "looped/deep": "../stored/deep", "file": "stored/deep/1.bin",
+    }  # fmt: skip
+    for name, target in links.items():
+        (job / name).parent.mkdir(exist_ok=True)
+        (job / name).symlink_to(target)
+    counts = {"stored": 2, "linked": 4, "whole": 2, "files": 1, "looped": 2, "file": 1}
+    flags = [f"--channel={name}={name}" for name in sorted(counts)]
+    ended = run_job(job, *SAGEMAKER, *flags, "--dry-run", "train.py")
+    lines = [line.split() for line in ended.stdout.splitlines() if " object" in line]
+    assert [int(words[0]) for words in lines] == [counts[name] for name in sorted(counts)]
+    assert [int(words[2]) for words in lines] == [10 * counts[name] for name in sorted(counts)]
+
+
 def test_two_keys_of_a_prefix_that_would_be_one_file_are_refused(
     job: Path, beginnings_url: str
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from headrace.data.storage import open_store
+from headrace.decide.experiments.spool import read_spool
 from jobs import attempts_of
 from jobs_here import run_job
 
@@ -215,6 +217,26 @@ def test_metrics_that_no_rank_prints_are_reported(job: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "--metric loss: 1 values are no numbers, and left out\n" in ended.stderr
     assert "--metric lr: no rank printed what 'lr=([0-9.]+)' finds\n" in ended.stderr
+
+
+def test_without_ranks_the_first_host_s_metrics_have_no_other_name(
+    job: Path, new_database: Path
+) -> None:
+    (job / "runs").mkdir()
+    shutil.copy(new_database, job / "runs")
+    (job / "prints.py").write_text(
+        "import os\nprint('loss=' + os.environ['SM_CURRENT_HOST'][-1])\n"
+    )
+    ended = run_job(
+        job, "--contract", "sagemaker", "--group", "gpu=2", "--metric", "loss=loss=([0-9]+)",
+        "--profile", "off", "--name", "a", "prints.py", HEADRACE_TRACKING_URI="",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    entries = [each for found, _ in read_spool(job / "runs/a/experiment", {}) for each in found]
+    values = {name: value for each in entries for name, value in each.get("values", {}).items()}
+    assert {name: value for name, value in values.items() if name.startswith("loss")} == {
+        "loss": 1.0, "loss/gpu-1": 2.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,34 @@ def test_flags_that_contradict_the_job_are_refused(tmp_path: Path) -> None:
         assert message in ended.stderr
 
 
+@pytest.mark.parametrize("service", ["SageMaker", "Vertex AI"])
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--nproc-per-node=2"], ["--dry-run"], ["--dry-run", "--nproc-per-node=2"]],
+    ids=["script", "ranks", "dry run", "dry run of ranks"],
+)
+def test_what_the_services_upload_themselves_is_refused_before_anything_starts(
+    tmp_path: Path, service: str, flags: list[str]
+) -> None:
+    """Scripts write to the job's folders, of which no copy would have been made."""
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    if service == "SageMaker":
+        environment = outer("127.0.0.2", tmp_path)
+        own = {"--checkpoint-uri": "checkpoint_s3_uri", "--output-path": "the job's output_path"}
+    else:
+        job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
+        places = VertexPaths(output="/gcs/bucket", data={})
+        environment = dict(vertex_variables(job, "127.0.0.2", places))
+        own = {"--checkpoint-uri": "AIP_CHECKPOINT_DIR", "--output-path": "AIP_MODEL_DIR"}
+    for flag, uploaded in own.items():
+        url = tmp_path / "there"
+        ended = run_job(tmp_path, *flags, flag, str(url), "train.py", **environment)
+        assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+        assert f"{flag} {url}: this is host " in ended.stderr
+        assert uploaded in ended.stderr
+        assert not url.exists()
+
+
 def test_a_variable_that_says_otherwise_is_reported_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
     message = "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell"

@@ -144,12 +144,19 @@ class ChannelMounts(ActiveChannels):
         self, url: str, name: str, identity: str | None, *, reads_ahead: bool = True
     ) -> Mount:
         caches = default_cache_dir() / "mounts"
-        caches.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(caches).free
-        mount = mount_url(
-            url, self._folder / name, caches, identity=identity,
-            cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK), reads_ahead=reads_ahead,
-        )  # fmt: skip
+        try:
+            caches.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(caches).free
+            mount = mount_url(
+                url, self._folder / name, caches, identity=identity,
+                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK),
+                reads_ahead=reads_ahead,
+            )  # fmt: skip
+        except OSError as error:
+            raise NoMountError(
+                f"{error.filename or caches}: {error.strerror or error} (HEADRACE_CACHE_DIR names "
+                "another folder for what is cached)"
+            ) from error
         self._mounts.append(mount)
         return mount
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
 from headrace.core.process.sidecar import SILENCE_S, Sidecar, SidecarParent, run_sidecar
@@ -18,7 +17,6 @@ from headrace.data.storage import (
     StorageConfig,
     declare_leaf,
     open_store,
-    parse_url,
     safe_url,
     split_url,
 )
@@ -86,19 +84,15 @@ def _size(name: str, url: str, most: int | None) -> dict[str, int]:
 
 
 def _object_sizes(url: str) -> Iterator[int]:
-    location = parse_url(url)
-    if location.kind == "local":
-        path = Path(location.prefix)
-        files = path.rglob("*") if path.is_dir() else [path]
-        yield from (each.stat().st_size for each in files if each.is_file())
-        return
     if is_key_prefix(url):
         yield from (each.size_bytes for each in list_key_prefix(url, StorageConfig())[2])
         return
     is_folder = False
-    for each in open_store(url).list():
+    # Of a local folder, what is no file is left to the script, which may not open it.
+    for each in open_store(url).list_entries():
         is_folder = True
-        yield each.size_bytes
+        if not each.unreadable and each.is_folder is False:
+            yield each.size_bytes
     if not is_folder:
         folder, name = split_url(url)
         with suppress(NotFoundError):

@@ -199,11 +199,29 @@ class LocatedStore(CacheableStore):
 
 _T = TypeVar("_T")
 _READ_BYTES = 4 * 2**20
+_MOST_PARTS = 9000  # S3 takes 10,000
 
 
 def is_repeatable(data: PutData) -> bool:
     """Return whether `data` can be read again, unlike a stream."""
     return isinstance(data, bytes | bytearray | memoryview | Path)
+
+
+def size_of(data: PutData) -> int | None:
+    """Return the size of `data` in bytes; None of a stream. Raises OSError (there is no file)."""
+    if isinstance(data, Path):
+        return data.stat().st_size
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).nbytes
+    return None
+
+
+def part_size(size_bytes: int | None, usual: int) -> int:
+    """Return the part size of an upload: more than `usual` where there would be over 9,000 parts.
+
+    A stream of unknown length is limited to 9,000 parts of the usual size.
+    """
+    return usual if size_bytes is None else max(usual, -(-size_bytes // _MOST_PARTS))
 
 
 def pieces_of(data: PutData) -> Iterator[bytes | bytearray | memoryview]:

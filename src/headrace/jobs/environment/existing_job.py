@@ -7,14 +7,14 @@ that job, whose variables the script inherits.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
-from headrace.jobs.spec import ContractOptions
+from headrace.jobs.spec import ContractOptions, SyncOptions
 from headrace.platforms.cluster_hosts import job_topology
 from headrace.platforms.sagemaker import CHECKPOINT_PATH_FLAG, DEFAULT_BASE, SageMakerFolders
 from headrace.platforms.sagemaker import MASTER_PORT as SAGEMAKERS_PORT
@@ -26,6 +26,15 @@ from headrace.records.redaction import shown_value
 _DEFAULT_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
 _REPLACED_PREFIXES = ("HEADRACE_", "PYTHON", "MASTER_", "NCCL_")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE")
+# What the services do by themselves with checkpoints and with outputs.
+_SAGEMAKERS_UPLOADS = (
+    "SageMaker copies /opt/ml/checkpoints to the job's checkpoint_s3_uri, if it has one",
+    "SageMaker uploads /opt/ml/model and /opt/ml/output to the job's output_path",
+)
+_VERTEXS_UPLOADS = (
+    "on Vertex AI AIP_CHECKPOINT_DIR lies in the job's base_output_dir",
+    "on Vertex AI AIP_MODEL_DIR lies in the job's base_output_dir",
+)
 _SERVICES = {"sagemaker": "SageMaker", "sagemaker-v3": "SageMaker", "vertex": "Vertex AI"}
 
 
@@ -123,7 +132,9 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
     return replace(options, contracts=(name,))
 
 
-def find_existing_job(options: ContractOptions, training: str | None = None) -> ExistingJob | None:
+def find_existing_job(
+    options: ContractOptions, sync: SyncOptions, training: str | None = None
+) -> ExistingJob | None:
     """Return the existing job around this process, if a given contract names its platform.
 
     `training` is the training group that the command line names. Raises UsageError where the job's
@@ -144,18 +155,34 @@ def find_existing_job(options: ContractOptions, training: str | None = None) -> 
         ) from error
     if job is None:
         return None
-    flags = [(f"--channel {name}=...", "channels") for name in options.channels]
-    if options.checkpoint_local_path is not None:
-        path = f"{CHECKPOINT_PATH_FLAG} {options.checkpoint_local_path}"
-        flags.append((path, "checkpoints' folder"))
-    for flag, existing in flags:
-        raise UsageError(
-            f"{flag}: this is host {job.here} of a job that has its {existing} already. Leave the "
-            "flag out, or unset the variables of that job."
-        )
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
+    for flag, existing in _contradicting_flags(options, sync, is_vertex=is_vertex):
+        raise UsageError(
+            f"{flag}: this is host {job.here} of a job that has its {existing}. Leave the flag "
+            "out, or unset the variables of that job."
+        )
     port = VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT
     return ExistingJob(topology=job, port=port, training_group=training)
+
+
+def _contradicting_flags(
+    options: ContractOptions, sync: SyncOptions, *, is_vertex: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield flags about what an existing job has, and what it has."""
+    from headrace.data.storage.urls import safe_url  # few jobs are in another
+
+    for name in options.channels:
+        yield f"--channel {name}=...", "channels already"
+    if options.checkpoint_local_path is not None:
+        path = f"{CHECKPOINT_PATH_FLAG} {options.checkpoint_local_path}"
+        yield path, "checkpoints' folder already"
+    checkpoints, outputs = _VERTEXS_UPLOADS if is_vertex else _SAGEMAKERS_UPLOADS
+    if sync.checkpoint_uri is not None:
+        flag = f"--checkpoint-uri {safe_url(sync.checkpoint_uri)}"
+        yield flag, f"checkpoints' folder already: {checkpoints}"
+    if sync.output_path is not None:
+        flag = f"--output-path {safe_url(sync.output_path)}"
+        yield flag, f"output folders already: {outputs}"
 
 
 def check_variables(variables: Mapping[str, str]) -> None:

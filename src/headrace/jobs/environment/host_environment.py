@@ -9,7 +9,6 @@ its source text.
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.world import usable_cores
 from headrace.data.channels.mount.mount_program import NoMountError
 from headrace.data.channels.resolve import ChannelMounts, resolve_channels, script_channels
 from headrace.data.channels.spec import parse_cache_limit, read_channels
@@ -234,7 +234,7 @@ def single_host_environment(
     if not options.has_platform:
         return host_environment(job, script, None, "", folder=folder)
     training = job.hosts.groups[0].name if job.hosts.groups else None
-    outer = find_existing_job(options, training)
+    outer = find_existing_job(options, job.sync, training)
     if outer is not None:
         print_status(
             f"this is host {outer.topology.here} of a job of "
@@ -384,7 +384,7 @@ def host_resources(cores: int | None, devices: int, interface: str = "lo") -> Ho
     torch = ""
     with suppress(metadata.PackageNotFoundError):
         torch = metadata.version("torch")  # without importing it
-    cpus = cores or len(os.sched_getaffinity(0))
+    cpus = cores or usable_cores()
     return HostResources(cpus=cpus, gpus=devices, interface=interface, torch=torch)
 
 

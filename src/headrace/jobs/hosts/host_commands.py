@@ -29,10 +29,11 @@ from headrace.jobs.hosts.host_records import HostRecords
 from headrace.jobs.hosts.rank_group import HostExit, RankGroupFactory, StopRequest
 from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
 from headrace.jobs.spec import JobSpec
-from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.jobs.torchrun_args import TorchrunJob, threads_per_rank
 from headrace.jobs.tracking import target_elsewhere
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.host_place import HostPlace
+from headrace.records.layout import FIRST_RANK
 from headrace.records.run_folder import Attempt, RunFolder
 
 
@@ -180,8 +181,17 @@ class HostCommands:
             groups = {agent.host.group or "" for agent in agents if agent.facts.is_drivers}
             group = groups.pop() if len(groups) == 1 else ""
             here = HostPlace(attempt=self.attempt.number, group=group)
-            self._recording = Recording(self.folder, here, self.job.spec.recording)
+            self._recording = Recording(
+                self.folder, here, self.job.spec.recording, self._first_source(agents)
+            )
         return self._recording.environment()
+
+    def _first_source(self, agents: Sequence[PlacedAgent]) -> str:
+        """Return the log of the first rank, or of the first host where there are no ranks."""
+        training = _agents_of(self.groups[0].name, agents)
+        if training and self._runs_without_ranks(training[0]):
+            return training[0].host.name
+        return FIRST_RANK
 
     def finish(self) -> None:
         """Close the records."""
@@ -263,8 +273,7 @@ class HostCommands:
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self.job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores
-            cores = len(os.sched_getaffinity(0))
-            variables_here.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
+            variables_here.setdefault(env.OMP_NUM_THREADS.name, str(threads_per_rank(ranks)))
         for name, value in recorded.items():
             if value is None:
                 variables_here.pop(name, None)

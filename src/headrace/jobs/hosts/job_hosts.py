@@ -5,7 +5,6 @@ Emulated hosts have a loopback address each; all share the machine's cores, memo
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import LaunchError
 from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.world import usable_cores
 from headrace.jobs.hosts.host_commands import HostCommands, HostInstalls, WorkingDir
 from headrace.jobs.hosts.offload_setup import OffloadSetup
 from headrace.jobs.hosts.rank_group import HostExit, HostStart, RankGroupFactory, StopRequest
@@ -132,7 +132,7 @@ class _EmulatedAgents:
             name=name,
             address=_ADDRESS,
             group=group.name,
-            cpus=group.cpus or len(os.sched_getaffinity(0)),
+            cpus=group.cpus or usable_cores(),
             gpus=count,
         )
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,6 +25,7 @@ from headrace.jobs.sync.sync_messages import (
     SILENCE_S,
     OutputTask,
     SyncTask,
+    safe_host_name,
 )
 
 DEADLINE_S = 300.0
@@ -41,16 +43,37 @@ def extra_grace_s(options: SyncOptions) -> float:
     return DEADLINE_S if options.is_any else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncNames:
+    """The names by which a job's hosts sync checkpoints to one URL; by default of a lone host."""
+
+    own: str = "host"
+    # Of all hosts, of which one takes over the files of earlier ones; None: they are unknown
+    all: Sequence[str] | None = ()
+
+    @classmethod
+    def numbered(cls, number: int, hosts: int) -> SyncNames:
+        """Return those of a host among several that are numbered from 0 on."""
+        names = tuple(f"node-{each}" for each in range(hosts))
+        return cls(own=names[number], all=names)
+
+    @classmethod
+    def of_unknown_hosts(cls) -> SyncNames:
+        """Return those of a host that does not know which others there are."""
+        return cls(own=socket.gethostname(), all=None)
+
+
 class HostSync:
-    """The checkpoint sync of a host by its sync name; those of all hosts may be unknown.
+    """The checkpoint sync of a host.
 
     Raises UsageError (the URL is a folder that contains the checkpoints, or lies among them).
     """
 
     def __init__(
-        self, options: SyncOptions, script_env: ScriptEnvironment, run: Path, *,
-        sync_name: str = "host", all_sync_names: Sequence[str] | None = (),
+        self, options: SyncOptions, script_env: ScriptEnvironment, run: Path,
+        names: SyncNames | None = None,
     ) -> None:  # fmt: skip
+        names = names or SyncNames()
         self._url = options.checkpoint_uri
         self._run = run
         self._folder = _checkpoints_of(script_env, run)
@@ -61,10 +84,8 @@ class HostSync:
             for place, source in script_env.bind_mounts.items()
             if self._folder.is_relative_to(source)
         ]
-        self._host = sync_name
-        self._others = (
-            None if all_sync_names is None else tuple(sorted(set(all_sync_names) - {sync_name}))
-        )
+        self._host = names.own
+        self._others = None if names.all is None else tuple(sorted(set(names.all) - {names.own}))
         self._sidecar: RestartedSidecar | None = None
         if self._url is not None:
             _check_disjoint(self._url, self._folder)
@@ -123,7 +144,7 @@ class HostSync:
 
     def _task(self, verb: Literal["fetch", "keep"]) -> dict[str, Any]:
         assert self._url is not None
-        lock = str(self._run / _STATE_FOLDER / f"{self._host}.lock")
+        lock = str(self._run / _STATE_FOLDER / f"{safe_host_name(self._host)}.lock")
         return asdict(
             SyncTask(
                 verb=verb, url=self._url, folder=str(self._folder), host=self._host,

@@ -26,7 +26,7 @@ from headrace.core.lazy import blake2b
 from headrace.data.storage import Store, open_store
 from headrace.data.storage.repeated_reads import read_sound
 from headrace.data.storage.urls import check_path
-from headrace.jobs.sync.sync_messages import FENCED_EXIT_CODE
+from headrace.jobs.sync.sync_messages import FENCED_EXIT_CODE, safe_host_name
 
 _PIECE_BYTES = 4 * 1024 * 1024
 _SIZE_BYTES = 16
@@ -160,12 +160,15 @@ class MergedFiles:
     """The merged files of all hosts."""
 
     files: Mapping[str, SyncedFile]  # by name; of two hosts' files, the one written last
-    hosts: Mapping[str, str]  # the host of each file
-    manifests: Mapping[str, SyncManifest]  # each host's newest undamaged one
+    hosts: Mapping[str, str]  # the host of each file, by its `safe_host_name`
+    manifests: Mapping[str, SyncManifest]  # each host's newest undamaged one, by that name
 
 
 class RemoteCopy:
-    """The remote copy at one URL; `report` is called with messages for the user."""
+    """The remote copy at one URL; `report` is called with messages for the user.
+
+    A host is named in any form: what is stored of it has its `safe_host_name`.
+    """
 
     def __init__(self, url: str, report: Callable[[str], object]) -> None:
         self.store: Store = open_store(url)
@@ -174,7 +177,7 @@ class RemoteCopy:
 
     def check(self, name: str) -> None:
         """Write a small object and delete it; raises UsageError where that fails."""
-        path = f"{_FILES}/tried@{_host_name(name)}"
+        path = f"{_FILES}/tried@{safe_host_name(name)}"
         try:
             self.store.put(path, b"headrace: can this be written to?\n")
             self.store.delete(path)
@@ -197,7 +200,7 @@ class RemoteCopy:
 
     def generation(self, host: str) -> int:
         """Return the number of a host's newest manifest, damaged or not; 0: there is none."""
-        return max(self._generations(host).get(host, []), default=0)
+        return max(self._numbers(host), default=0)
 
     def publish(self, manifest: SyncManifest) -> SyncManifest:
         """Publish a host's newest manifest; return it, or this process's own earlier one.
@@ -222,7 +225,7 @@ class RemoteCopy:
         safe = _UNSAFE_CHARACTERS.sub("_", name)
         if len(safe) > _LONGEST_NAME or any(len(each) > _LONGEST_PART for each in safe.split("/")):
             safe = f"long-names/{blake2b(name.encode(), _SIZE_BYTES).hex()}"
-        return f"{_FILES}/{safe}@{_host_name(host)}.{owner}.{number}"
+        return f"{_FILES}/{safe}@{safe_host_name(host)}.{owner}.{number}"
 
     def prune(self, manifests: Iterable[SyncManifest], newest: SyncManifest) -> None:
         """Delete a host's known manifests except the last two, and objects that only those list."""
@@ -253,13 +256,13 @@ class RemoteCopy:
 
     def drop_before(self, host: str, generation: int) -> None:
         """Delete a host's manifests of earlier generations."""
-        for number in self._generations(host).get(host, []):
+        for number in self._numbers(host):
             if number < generation:
                 self.store.delete(_manifest_path(host, number))
 
     def disown(self, host: str) -> None:
         """Delete the manifests of a host that is not in the job."""
-        for generation in sorted(self._generations(host).get(host, []), reverse=True):
+        for generation in sorted(self._numbers(host), reverse=True):
             self.store.delete(_manifest_path(host, generation))
 
     def _listed_objects(self) -> set[str]:
@@ -288,9 +291,13 @@ class RemoteCopy:
             lambda: SyncManifest.from_json(bytes(self.store.get(path)), url), CheckpointError
         )
 
+    def _numbers(self, host: str) -> list[int]:
+        return self._generations(host).get(safe_host_name(host), [])
+
     def _generations(self, host: str | None = None) -> dict[str, list[int]]:
+        """Return the numbers of manifests, of one host or of all, by `safe_host_name`."""
         found: dict[str, list[int]] = {}
-        folder = _MANIFESTS if host is None else f"{_MANIFESTS}/{_host_name(host)}"
+        folder = _MANIFESTS if host is None else f"{_MANIFESTS}/{safe_host_name(host)}"
         for info in self.store.list(folder):
             # Some stores also list a folder's marker, which is no manifest.
             if manifest := _MANIFEST.fullmatch(info.path):
@@ -345,8 +352,4 @@ def adopting_manifest(
 
 
 def _manifest_path(host: str, generation: int) -> str:
-    return f"{_MANIFESTS}/{_host_name(host)}/{generation:012}.json"
-
-
-def _host_name(host: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "_", host) or "_"
+    return f"{_MANIFESTS}/{safe_host_name(host)}/{generation:012}.json"

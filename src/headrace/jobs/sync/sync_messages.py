@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.errors import HeadraceError
+from headrace.core.lazy import blake2b
 from headrace.core.process.sidecar import SidecarParent
 
 _ORPHAN_DEADLINE_S = 60.0
@@ -19,6 +21,22 @@ SILENCE_S = 600.0
 shorter deadline of its own."""
 FENCED_EXIT_CODE = 3
 """A sync process's, where another job has taken over: it is not started again then."""
+_UNSAFE_IN_HOSTS = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_HOST = 64  # as Linux takes it; names of objects have it beside a file's name
+_HASH_BYTES = 8
+
+
+def safe_host_name(host: str) -> str:
+    """Return the one form of a host's name in paths and in a remote copy; that form is its own.
+
+    The dots of a network's names, in which there are no underscores, become underscores. Where
+    more is replaced or cut, a hash of the whole name keeps two hosts apart.
+    """
+    safe = _UNSAFE_IN_HOSTS.sub("_", host)
+    if safe == host.replace(".", "_") and 0 < len(safe) <= _LONGEST_HOST:
+        return safe
+    digest = blake2b(host.encode(errors="surrogatepass"), _HASH_BYTES).hex()
+    return f"{safe[: _LONGEST_HOST - 2 * _HASH_BYTES - 1]}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +46,7 @@ class SyncTask:
     verb: Literal["fetch", "keep"]
     url: str  # of the remote copy
     folder: str
-    host: str
+    host: str  # as messages have it; names at the URL are its `safe_host_name`
     others: Sequence[str] | None  # the job's other hosts; None: unknown
     seen_as: Sequence[str] = ()  # other paths of the folder, as the script has them
     since_ns: int  # when the job began, in nanoseconds since 1970 (UTC)

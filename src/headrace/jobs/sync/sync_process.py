@@ -55,6 +55,7 @@ from headrace.jobs.sync.sync_messages import (
     exit_at_deadline,
     exit_code_of_task,
     read_job_end,
+    safe_host_name,
 )
 
 _MAX_UPLOADS = 4
@@ -96,8 +97,9 @@ class FolderSync:
         self._is_retention_reported = False
         self._remote = remote
         self._folder = folder
-        self._host = host
-        self._others = None if others is None else set(others)
+        # As the remote copy has them, whose keys they are compared with.
+        self._host = safe_host_name(host)
+        self._others = None if others is None else set(map(safe_host_name, others))
         self._owner = uuid4().hex[:12]
         self._scan = FolderScan(folder, report, clock, seen_as)
         self._manifests: list[SyncManifest] = []

@@ -154,8 +154,9 @@ def _code(pool: Mapping[str, Any], where: str) -> Code:
     else:
         where = f"{where}.container_spec"
         spec = _mapping(container, _CONTAINER_KEYS, where)
-        words = [*_words(spec, "command", where), *_words(spec, "args", where)]
-        code = _command_code(words, spec, where)
+        command, more = _words(spec, "command", where), _words(spec, "args", where)
+        # Without a command the words are arguments of what the image runs.
+        code = _command_code([*command, *more] if command else [], spec, where)
         args, image = list(code.args), spec.get("image_uri")
     return Code(
         entry_point=code.entry_point, kind=code.kind, folder=code.folder, args=tuple(args),
@@ -177,7 +178,7 @@ def package_code(uris: str | Sequence[str], module: str, where: str) -> Code:
 def _command_code(words: Sequence[str], spec: Mapping[str, Any], where: str) -> Code:
     """Return the code of a container's command: python SCRIPT, python -m MODULE, or a program."""
     image = str(spec.get("image_uri", ""))
-    if not words or _REDUCTION_SERVER in image:
+    if not words or str(words[0]).startswith("-") or _REDUCTION_SERVER in image:
         if _REDUCTION_SERVER in image:
             return Code(entry_point="", image=image)
         raise UsageError(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from headrace.core.cgroups import control_groups, group_quota, text_of
 
 _NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
 
@@ -31,12 +32,12 @@ def read_limits(host_memory_bytes: int, proc: Path = Path("/proc/self")) -> Reso
     core_numbers = tuple(sorted(os.sched_getaffinity(0)))
     cores, cpu_stat = float(len(core_numbers)), None
     memory_bytes, memory_used = host_memory_bytes, None
-    for group in _groups(proc, "cpu"):
-        quota = _quota(group)
+    for group in control_groups(proc, "cpu"):
+        quota = group_quota(group)
         if quota is not None:
             cpu_stat = cpu_stat or group / "cpu.stat"
             cores = min(cores, quota)
-    for group in _groups(proc, "memory"):
+    for group in control_groups(proc, "memory"):
         limit = _memory_limit(group)
         if limit is not None and limit < memory_bytes:
             memory_bytes = limit
@@ -52,82 +53,25 @@ def _cpu_pressure_file(proc: Path) -> Path | None:
 
     See Documentation/accounting/psi.rst of Linux; a kernel may be built or booted without it.
     """
-    files = [group / "cpu.pressure" for group in _groups(proc, "cpu")]
+    files = [group / "cpu.pressure" for group in control_groups(proc, "cpu")]
     host = proc.parent / "pressure/cpu"
-    return next((file for file in (*files, host) if _text_of(file).startswith("some ")), None)
+    return next((file for file in (*files, host) if text_of(file).startswith("some ")), None)
 
 
 def pressure_ns(file: Path | None) -> int:
     """Return the time so far in which some thread waited for a core, by a pressure file."""
-    first = "" if file is None else _text_of(file).partition("\n")[0]
+    first = "" if file is None else text_of(file).partition("\n")[0]
     total_us = first.rpartition("total=")[2]
     return int(total_us) * 1000 if total_us.isdecimal() else 0
 
 
-def cpu_quota(proc: Path) -> float | None:
-    """Return the cores that a process's control groups allow, by its folder in /proc; None: all."""
-    quotas = [quota for group in _groups(proc, "cpu") if (quota := _quota(group)) is not None]
-    return min(quotas, default=None)
-
-
-def _groups(proc: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of a controller's groups that hold the process, innermost first."""
-    lines = _text_of(proc / "cgroup").splitlines()
-    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    for line in _text_of(proc / "mountinfo").splitlines():
-        # A line is: two numbers, device, root, mount point, options - type, source, more options.
-        before, _, after = line.partition(" - ")
-        kind, _, options = [*after.split(" ", 2), "", "", ""][:3]
-        if kind == "cgroup2":
-            paths = [path for number, _, path in groups if number == "0"]
-        elif kind == "cgroup" and controller in options.split(","):
-            paths = [path for _, names, path in groups if controller in names.split(",")]
-        else:
-            continue
-        root, mount = before.split()[3:5]
-        for path in paths:
-            yield from _upward(Path(mount), root, path)
-
-
-def _upward(mount: Path, root: str, path: str) -> Iterator[Path]:
-    # In a container the mount's root is its own group, while the path may be the host's.
-    inside = path.removeprefix(root) if root != "/" else path
-    group = mount / inside.lstrip("/")
-    if ".." in group.parts or not group.is_dir():
-        group = mount
-    while True:
-        yield group
-        if group == mount:
-            return
-        group = group.parent
-
-
-def _quota(group: Path) -> float | None:
-    words = _text_of(group / "cpu.max").split()
-    if not words:
-        # version 1
-        words = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    try:
-        quota, period = int(words[0]), int(words[1])
-    except (ValueError, IndexError):  # "max", or no such file
-        return None
-    return quota / period if quota > 0 and period > 0 else None
-
-
 def _memory_limit(group: Path) -> int | None:
-    text = _text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")
+    text = text_of(group / "memory.max") or text_of(group / "memory.limit_in_bytes")
     try:
         limit = int(text)
     except ValueError:
         return None
     return limit if 0 < limit < _NO_LIMIT_BYTES else None
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 _ETHERNET = 1  # ARPHRD_ETHER

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.observe.probe.host_resources import cpu_quota
+from headrace.core.cgroups import cpu_quota
 from headrace.observe.probe.process_usage import read_proc_file
 
 _Row = tuple[int, int, float, str]

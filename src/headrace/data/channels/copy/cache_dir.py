@@ -35,14 +35,20 @@ _RETRY_EVERY_S = 0.1
 
 
 def default_cache_dir() -> Path:
-    """Return the cache folder unless one is named; UsageError: it is another user's."""
+    """Return the cache folder unless one is named; UsageError: it cannot be made, or not ours."""
     chosen = env.CACHE_DIR.get()
     if chosen:
         return Path(chosen).absolute() / "channels"
-    own = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    with suppress(FileExistsError):
-        own.mkdir(mode=0o700)
-    status = own.lstat()
+    try:
+        own = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+        with suppress(FileExistsError):
+            own.mkdir(mode=0o700)
+        status = own.lstat()
+    except OSError as error:
+        raise UsageError(
+            f"Channels cannot be copied to the system's temporary folder: {error}. Name another "
+            "folder: HEADRACE_CACHE_DIR."
+        ) from None
     # Another user may have created it, to serve false files.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise UsageError(
@@ -62,10 +68,7 @@ class CacheDir:
             for name in _NAMES:
                 (folder / name).mkdir(exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"Copies of channels cannot lie in {folder}: {error.strerror}. Name a folder that "
-                "may be written: --cache-dir FOLDER, or HEADRACE_CACHE_DIR."
-            ) from None
+            raise _not_writable(folder, error) from None
 
     def object_file(self, content: str) -> str:
         """Return the path of the object with this content."""
@@ -84,12 +87,25 @@ class CacheDir:
         return CacheLock(self.folder / "locks" / name)
 
 
+def _not_writable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"Copies of channels cannot lie in {folder}: {error.strerror}. Name a folder that may be "
+        "written: --cache-dir FOLDER, or HEADRACE_CACHE_DIR."
+    )
+
+
 class CacheLock:
-    """A lock on a file; the kernel releases it when its process ends, even by a kill."""
+    """A lock on a file; the kernel releases it when its process ends, even by a kill.
+
+    UsageError: the file cannot be made.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._descriptor = open_lock_file(file)
+        try:
+            self._descriptor = open_lock_file(file)
+        except OSError as error:
+            raise _not_writable(file.parent, error) from None
 
     def take(self, *, alone: bool) -> bool:
         """Take the lock, or convert it, without waiting; return whether it is taken."""

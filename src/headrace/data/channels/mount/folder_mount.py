@@ -35,17 +35,21 @@ from headrace.data.storage import parse_url
 class MountCache:
     """The cache folder of a mount of a URL, locked until it is closed, or until this process ends.
 
-    It is a separate folder where another mount uses the URL's.
+    It is a separate folder where another mount uses the URL's. OSError: it cannot be used.
     """
 
     def __init__(self, caches: Path, url: str) -> None:
         caches.mkdir(parents=True, exist_ok=True)
         self.folder = caches / blake2b(url.encode(), 12).hex()
         self._lock = open_lock_file(f"{self.folder}.lock")
-        self._is_own = not try_lock(self._lock)
-        if self._is_own:
-            self.folder = caches / f"{self.folder.name}-{os.getpid()}"
-        self.folder.mkdir(exist_ok=True)
+        try:
+            self._is_own = not try_lock(self._lock)
+            if self._is_own:
+                self.folder = caches / f"{self.folder.name}-{os.getpid()}"
+            self.folder.mkdir(exist_ok=True)
+        except OSError:
+            os.close(self._lock)
+            raise
 
     def remove_other_versions(self, version: str | None) -> None:
         """Remove what is cached of other versions of the objects, all of it if None is known."""
@@ -141,6 +145,7 @@ def mount_url(
     where that is None. `reads_ahead` fetches files before the script needs them.
 
     NoMountError: nothing can be mounted here. UsageError: an invalid URL, or settings of the store.
+    OSError: the folder or the cache cannot be used.
     """
     unmount(folder)
     folder.mkdir(parents=True, exist_ok=True)

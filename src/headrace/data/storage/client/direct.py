@@ -29,7 +29,6 @@ from headrace.data.storage.client.requests import (
     checked_range,
     info_of,
     part_of,
-    part_size,
     range_of,
     submit,
 )
@@ -41,8 +40,10 @@ from headrace.data.storage.store import (
     PutData,
     StorageConfig,
     is_repeatable,
+    part_size,
     pieces_of,
     regrouped,
+    size_of,
     split_span,
 )
 from headrace.data.storage.urls import Location
@@ -186,22 +187,23 @@ class DirectClient:
         while found := submit(self.request(target, listing.next_page)).result():
             yield found
 
-    def put(self, key: str, data: PutData, target: str) -> None:
+    def put(self, key: str, data: PutData, target: str, *, size_bytes: int | None = None) -> None:
         """Write an object, in parts where it is longer than one.
 
         With new credentials, where there are any, it is tried again if the data are repeatable.
+        `size_bytes` is that of a stream whose size is known.
         """
+        part_bytes = part_size(size_bytes or size_of(data), self._config.part_bytes)
         try:
-            self._put(key, data, target)
+            self._put(key, data, target, part_bytes)
         except DeniedError:
             if not (is_repeatable(data) and self._reconnect()):
                 raise
         else:
             return
-        self._put(key, data, target)
+        self._put(key, data, target, part_bytes)
 
-    def _put(self, key: str, data: PutData, target: str) -> None:
-        part_bytes = part_size(data, self._config.part_bytes)
+    def _put(self, key: str, data: PutData, target: str, part_bytes: int) -> None:
         groups = regrouped(pieces_of(data), part_bytes)
         first, second = next(groups, b""), next(groups, None)
         if second is not None and self._location.kind != "http":

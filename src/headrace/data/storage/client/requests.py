@@ -8,14 +8,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, NotSupportedError
 
 from headrace.data.storage.client.retries import WrongAnswerError
-from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part
 
 if TYPE_CHECKING:
     from obstore import ListStream, ObjectMeta
@@ -155,7 +154,6 @@ class PagedListing:
         return [info_of(meta) for meta in page]
 
 
-_MOST_PARTS = 9000  # S3 takes 10,000
 _CONCURRENT_PARTS = 4
 _WAITING_PARTS = 2
 
@@ -164,20 +162,6 @@ RunWithoutRetry = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 class _AbandonedError(Exception):
     """The producer of the pieces failed: the parts so far must not become an object."""
-
-
-def part_size(data: PutData, usual: int) -> int:
-    """Return the part size in bytes: more than `usual` where there would be over 9,000 parts.
-
-    A stream of unknown length is limited to 9,000 parts of the usual size.
-    """
-    if isinstance(data, Path):
-        size = data.stat().st_size
-    elif isinstance(data, bytes | bytearray | memoryview):
-        size = len(data)
-    else:
-        return usual
-    return max(usual, -(-size // _MOST_PARTS))
 
 
 class Upload:

@@ -42,6 +42,7 @@ from headrace.data.storage.store import (
     is_repeatable,
     pieces_of,
     regrouped,
+    size_of,
 )
 from headrace.data.storage.urls import Location
 
@@ -332,13 +333,15 @@ class SubprocessClient:
         return result
 
     def _put(self, key: str, data: PutData, target: str, *, last: bool) -> bool:
+        # The size of the whole sets that of the parts.
+        header = {"op": "put", "key": key, "target": target, "size_bytes": size_of(data)}
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         try:
             try:
                 answer = PendingRequest(
                     opening=self._opening,
-                    header={"op": "put", "key": key, "target": target},
+                    header=header,
                     descriptors=(read_end,),
                     repeatable=False,
                 ).send()

@@ -99,8 +99,10 @@ class _Server:
                 pages = client.list(key, target, header["after"])
                 self._in_thread(number, lambda: _objects(*chain.from_iterable(pages)))
             case "put":
-                pieces = read_pieces(descriptors[0])
-                self._in_thread(number, lambda: client.put(key, pieces, target))
+                pieces, size_bytes = read_pieces(descriptors[0]), header["size_bytes"]
+                self._in_thread(
+                    number, lambda: client.put(key, pieces, target, size_bytes=size_bytes)
+                )
 
     def _client(self, store: int) -> DirectClient:
         if store not in self._clients:
