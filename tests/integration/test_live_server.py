@@ -571,12 +571,12 @@ def test_the_lists_events_have_all_runs_and_then_those_that_change(
     with events_of(server) as stream:
         everything = json.loads(next_event(stream, b"event: runs"))
         assert {run["name"] for run in everything["runs"]} >= {"base"}
-        copy = changed_copy(folder, "appearing", {"world_size": 3})
+        copy = changed_copy(folder, "appearing", {"argv": ["appearing.py"]})
         try:
             found, run = changes_of(stream, "appearing")
             assert found["gone"] == []
             assert found["now_unix_s"] > everything["now_unix_s"]
-            while run["ranks"] != 3:  # it was looked at while it was copied
+            while run["script"] != "appearing.py":  # it was looked at while it was copied
                 found, run = changes_of(stream, "appearing")
         finally:
             shutil.rmtree(copy)
