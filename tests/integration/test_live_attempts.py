@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from jobs import eventually, started
-from live_pages import HERE, drag, record, span_of, stop, visit
+from live_pages import HERE, drag, open_run_page, record, span_of, stop, visit
 from machine import needs
 from services.live_server import LiveServer, events_of, live_server, next_event
 
@@ -143,3 +143,39 @@ def test_an_attempt_is_chosen_linked_and_left_again(
 def test_an_unknown_attempt_is_said_on_a_page_for_a_browser(page: Page, server: LiveServer):
     visit(page, server, "/runs/tried?attempt=9")
     expect(page.locator("main")).to_contain_text("The run 'tried' has no attempt '9'; it has")
+
+
+def test_a_span_in_the_browsers_history_is_not_carried_into_the_next_attempt(
+    page: Page, folder: Path, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+):
+    # The process of the tests, which recorded it, keeps the first one's folder locked.
+    shutil.copytree(folder / "runs" / "first", folder / "runs" / "again")
+    open_run_page(page, server, "again")
+    drag(page, "chart-timeline", 0.2, 0.8)
+    span_of(page)
+    for span in ("0.125-0.25", "0.5-0.625"):  # as links in a text may lead to
+        page.evaluate(f"location.hash = '#span={span}&attempt=1'")
+        page.wait_for_url(re.compile(f"#span={span}&attempt=1$"))
+    page.go_back()
+    page.wait_for_url(re.compile("#span=0.125-0.25&attempt=1$"))  # within an attempt it is kept
+    page.go_forward()
+    banner = page.locator("#banner")
+    said = "The span of time in the address was one of attempt 1; attempt 2, which began anew,"
+    expect(banner).to_be_empty()
+    monkeypatch.setenv("PYTHONPATH", HERE["PYTHONPATH"])
+    with started(folder, "--name", "again", "train.py", "600") as job:
+        expect(banner).to_contain_text(said, timeout=120_000)
+        with page.expect_request(re.compile("/runs/again/sections")) as asked:
+            page.go_back()  # to a span that stands in the address alone
+        page.wait_for_url(re.compile("/runs/again$"))
+        assert "from=" not in asked.value.url
+        expect(banner).to_contain_text(said)
+        page.evaluate("history.go(-2)")
+        expect(banner).to_be_empty()  # where nothing was chosen
+        with page.expect_request(re.compile("/runs/again/sections")) as asked:
+            page.go_forward()  # to the one that was dragged
+        expect(banner).to_contain_text(said)
+        page.wait_for_url(re.compile("/runs/again$"))
+        assert "from=" not in asked.value.url
+        stop(page)
+        job.wait(60)

@@ -407,6 +407,30 @@ def test_logs_are_listed_searched_and_cut(server: LiveServer):
     assert server.ask("/runs/base/logs/attempt-1/rank-0.stdout?query=none").json["lines"] == []
 
 
+def test_the_logs_of_the_ranks_started_last_come_first(folder: Path, server: LiveServer):
+    run = changed_copy(folder, "restarted", {"exit_code": 1}, {"exit_code": 0})
+    in_order = [
+        f"{start}/{file}"
+        for start in (
+            "attempt-10", "attempt-2/restart-10", "attempt-2/restart-2", "attempt-2/restart-1",
+            "attempt-2",
+        )
+        for file in (
+            "rank-0.stdout", "rank-2.stdout", "rank-10.stdout", "rank-100.stdout",
+            "rank-0.stderr", "rank-10.stderr",
+        )
+    ]  # fmt: skip
+    for name in sorted(in_order):
+        log = run / "logs" / name
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(name)
+    listed = [file["name"] for file in server.ask("/runs/restarted/logs").json["files"]]
+    assert [name for name in listed if not name.startswith("attempt-1/")] == in_order
+    of_second = server.ask("/runs/restarted/logs?attempt=2").json["files"]
+    assert [file["name"] for file in of_second] == in_order[6:]
+    shutil.rmtree(run)
+
+
 def test_hidden_files_are_no_logs(folder: Path, server: LiveServer):
     logs = folder / "runs" / "base" / "logs"
     hidden = (logs / ".headrace-mark", logs / "attempt-1" / ".headrace-mark")
@@ -571,12 +595,12 @@ def test_the_lists_events_have_all_runs_and_then_those_that_change(
     with events_of(server) as stream:
         everything = json.loads(next_event(stream, b"event: runs"))
         assert {run["name"] for run in everything["runs"]} >= {"base"}
-        copy = changed_copy(folder, "appearing", {"world_size": 3})
+        copy = changed_copy(folder, "appearing", {"argv": ["appearing.py"]})
         try:
             found, run = changes_of(stream, "appearing")
             assert found["gone"] == []
             assert found["now_unix_s"] > everything["now_unix_s"]
-            while run["ranks"] != 3:  # it was looked at while it was copied
+            while run["script"] != "appearing.py":  # it was looked at while it was copied
                 found, run = changes_of(stream, "appearing")
         finally:
             shutil.rmtree(copy)

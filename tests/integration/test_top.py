@@ -352,7 +352,7 @@ def check_a_killed_job(path: Path, copy: Path) -> None:
     (copy / "run.json").write_text(text)
     assert "nothing was left to say how" in once(copy).splitlines()[0]
     (copy / "run.json").write_text("{")  # damaged: the records speak for themselves
-    assert once(copy).startswith("killed   attempt 1   over")
+    assert once(copy).startswith("killed   attempt 1   1 rank   over")
 
 
 def check_a_newer_version(path: Path, copy: Path) -> None:

@@ -8,24 +8,43 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import RecordsError
 from headrace.records.collector import Collector
-from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
+from headrace.records.live_reader import (
+    StepTotals,
+    recent_rows,
+    recorded_rank_count,
+    row_ends_ns,
+    rows_since,
+)
 from headrace.records.reader import Records
-from headrace.records.schema import BATCHES, DEVICE_STEPS, EVENTS, HOSTS, STEPS, RowLimits, Table
+from headrace.records.schema import (
+    BATCHES,
+    DEVICE_STEPS,
+    EVENTS,
+    HOSTS,
+    PROCESSES,
+    STEPS,
+    RowLimits,
+    Table,
+)
 from records_folders import collector_of, kill
+from run_tables import row_of
 
 S = 1_000_000_000
 DRAIN_NS = S // 4
 
 
-def step(rank: int, start_ns: int, wall_ns: int, *, number: int = 9, kind: str = "train") -> tuple:
+def step(
+    rank: int, start_ns: int, wall_ns: int, *, number: int = 9, kind: str = "train",
+    samples: int = 0,
+) -> tuple:  # fmt: skip
     values = dict.fromkeys(STEPS.columns, 0) | {
         "rank": rank, "step": number, "kind": kind, "start_ns": start_ns, "wall_ns": wall_ns,
-        "data_wait_ns": wall_ns // 4,
+        "data_wait_ns": wall_ns // 4, "samples": samples,
     }  # fmt: skip
     return tuple(values.values())
 
@@ -180,6 +199,72 @@ def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path
         totals.add_new(records)
         assert totals.steps == rows + 1 - 2
         assert totals.data_wait_share == pytest.approx(0.25)
+
+
+@settings(max_examples=20, deadline=None)
+@given(drains=st.lists(st.tuples(st.integers(1, 250), st.booleans()), min_size=1, max_size=10))
+@example(drains=[(250, False), (10, True), (10, True)])  # rows are moved before the first look,
+@example(drains=[(250, True), (10, True), (10, False)])  # those that were read later,
+@example(drains=[(150, True), (250, False), (50, False)])  # partly read ones, and unread ones
+@example(drains=[(90, True), (90, False), (90, True), (250, False), (250, False), (9, True)])
+def test_totals_are_those_of_all_steps_whenever_they_are_read_and_moved(
+    drains: list[tuple[int, bool]],
+):
+    """Steps of three ranks, with evaluation, and whether somebody looks after each drain."""
+    steps: list[tuple[int, int, str, int, int]] = []  # rank, number, kind, time, samples
+    totals, late = StepTotals(skipped=2), StepTotals(skipped=2)
+    with tempfile.TemporaryDirectory() as folder:
+        records, collector = made(Path(folder) / "run", RowLimits(part=100))
+        for count, is_looked_at in drains:
+            places = range(len(steps), len(steps) + count)
+            new = [
+                (place % 3, place // 3, "train" if place % 5 else "eval", 4 + place, place % 7)
+                for place in places
+            ]
+            rows = [
+                step(rank, 0, wall_ns, number=number, kind=kind, samples=samples)
+                for rank, number, kind, wall_ns, samples in new
+            ]
+            store(collector, (STEPS, rows))
+            steps += new
+            if is_looked_at:
+                totals.add_new(records)
+        counted = [each for each in steps if each[2] == "train" and each[1] >= 2]
+        ranks = {rank for rank, *_ in counted}
+        wall_ns, samples = (sum(each[place] for each in counted) for place in (3, 4))
+        for each in (totals, late):
+            each.add_new(records)
+            assert (each.steps, each.wall_ns) == (len(counted), wall_ns)
+            assert (each.samples, each.ranks) == (samples, ranks)
+            if samples:
+                rate = pytest.approx(samples / wall_ns * 1e9 * len(ranks))
+                assert each.samples_per_s == rate
+        kill(collector)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_of_processes_the_ranks_come_however_many_workers_began_since(
+    tmp_path: Path, is_closed: bool
+):
+    records, collector = made(tmp_path / "run")
+    assert recorded_rank_count(records) == 0
+    ranks = [
+        row_of(PROCESSES, pid=pid, role="rank", rank=rank, loader=-1, worker=-1, started_ns=pid)
+        for pid, rank in ((1, 0), (2, 1), (5000, 1))  # the last one was started again
+    ]
+    workers = [
+        row_of(PROCESSES, pid=pid, role="worker", rank=pid % 2, worker=pid % 4, started_ns=pid)
+        for pid in range(10, 3010)
+    ]
+    store(collector, (PROCESSES, [*ranks[:2], *workers[:1000], ranks[2], *workers[1000:]]))
+    if is_closed:
+        collector.close()
+    for fewest in (0, 1, 1024):
+        found = recent_rows(records, "processes", 2**62, fewest=fewest).to_pylist()
+        assert [row["pid"] for row in found if row["role"] == "rank"] == [1, 2, 5000]
+        others = [row["pid"] for row in found if row["role"] == "worker"]
+        assert others == list(range(3010 - fewest, 3010))
+    assert recorded_rank_count(records) == 2
 
 
 def test_the_accelerators_share_is_by_its_own_clock_where_that_is_recorded(tmp_path: Path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,11 @@ from headrace.core.errors import RecordsError, UsageError
 from headrace.decide.experiments import metric_curves
 from headrace.decide.experiments.metric_curves import MOST_POINTS, read_run_curves
 from headrace.decide.experiments.run_target import SENT_FILE, RunTarget, database_uri
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.report.formatting import format_number
+from headrace.report.page import SECTIONS, PageData
+from pages import Page
+from run_tables import RunTables
 
 Points = list[tuple[float, int, int]]  # value, time, step
 
@@ -123,6 +129,51 @@ def test_the_client_gives_what_the_database_does(
     direct = read_run_curves(run)
     monkeypatch.setattr(metric_curves, "database_file", lambda _: None)
     assert read_run_curves(run) == direct
+
+
+def metrics_of_page(run: Path) -> tuple[list[str], str]:
+    """Return the names of the curves on a run's page, in their order, and the section's text."""
+    tables = RunTables()
+    data = PageData(
+        name="run", path=run, attempt=1, attempts=(), live=False, tables=tables,
+        diagnosis=diagnose(tables), cost=None, read_s=0.0,
+    )  # fmt: skip
+    sections = [found for make in SECTIONS if (found := make(data)) is not None]
+    (body,) = (each.body for each in sections if each.id == "metrics")
+    return re.findall("<h3>(.*?)</h3>", body), Page(body).text
+
+
+def word(number: int) -> str:
+    """Return a name without digits."""
+    return "abcdefgh"[number // 8] + "abcdefgh"[number % 8]
+
+
+@pytest.mark.parametrize(
+    "of_class",
+    [
+        lambda number: f"class_{number:02}/iou",
+        lambda number: f"iou/{word(number)}",
+        lambda number: f"{word(number)}_iou",
+        lambda number: f"a{number}",
+        lambda number: f"layers.{number}.{word(number % 3)}.norm",
+        lambda number: f"val/{word(number)}/iou",
+    ],
+)
+def test_metrics_of_the_whole_come_before_those_of_each_class_and_those_left_out_are_counted(
+    tmp_path: Path, client: MlflowClient, of_class: Callable[[int], str]
+):
+    whole = ["lr", "train/loss", "val/loss"]
+    points: Points = [(1.0, 0, 0), (0.5, 1, 1)]
+    classes = [of_class(number) for number in range(30)]
+    uri = database_uri(tmp_path)
+    many = tracked(tmp_path / "many", client, dict.fromkeys([*classes, *whole], points), uri)
+    names, text = metrics_of_page(many)
+    assert (names[:3], len(set(names))) == (whole, 24)
+    assert "9 more metrics are in MLflow." in text
+    few = tracked(tmp_path / "few", client, dict.fromkeys([*classes[:21], *whole], points), uri)
+    names, text = metrics_of_page(few)
+    assert (names[:3], set(names[3:])) == (whole, set(classes[:21]))
+    assert "more" not in text
 
 
 def test_a_run_that_is_not_tracked_or_not_sent_has_none(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.whatif.tables import CachedTables
 from headrace.records.run_folder import Attempt
 from headrace.report.charts.base import MAX_COLUMNS, ChartSpan, chart_json, time_axis
 from headrace.report.charts.flame import flame_chart
@@ -167,6 +169,48 @@ def test_a_span_shows_what_reaches_into_it_and_its_stall():
     assert drawn.limits == axis.limits
     known = drawn.bands[0].values[drawn.bands[0].values != UNKNOWN_PERCENT]
     assert known.max() < 20
+
+
+@pytest.mark.parametrize(
+    ("ranks", "left_out"),
+    [(64, ""), (65, "1 more {} is left out."), (70, "6 more {}s are left out.")],
+)
+def test_ranks_and_loaders_are_not_left_out_without_a_word(ranks: int, left_out: str):
+    tables = CachedTables(play(Run(ranks=ranks, batches=30, workers=2)))
+    # The diagnosis of few ranks takes less time, and is of no account here.
+    page = page_about(replace(material(play(Run(batches=30))), tables=tables))
+    assert len(page.charts["phases"]["rows"]) == 64
+    for noun in ("rank", "loader"):
+        if left_out:
+            assert left_out.format(noun) in page.text
+        assert (f"{noun} is left out" in page.text) == (ranks == 65)
+        assert (f"{noun}s are left out" in page.text) == (ranks == 70)
+    described = [attributes.get("aria-label", "") for _, attributes in page.elements]
+    bars = "a bar for each of the first 64 ranks" if left_out else "a bar for each rank"
+    assert any(text.endswith(bars) for text in described)
+    of = f", the first 64 of {ranks} ranks" if left_out else ""
+    assert page.charts["phases"]["x_title"] == f"mean time of a step (ms){of}"
+
+
+@pytest.mark.parametrize(("workers", "said"), [(40, ""), (41, ", the first 400 of 410")])
+def test_rows_of_the_heatmap_are_not_left_out_without_a_word(workers: int, said: str):
+    tables = play(Run(ranks=10, batches=workers, workers=workers))
+    bands = {band.title: band for band in heatmap_chart(tables).bands}
+    assert {title for title in bands if title.startswith("workers")} == {f"workers{said}"}
+    assert len(bands[f"workers{said}"].rows) == len(bands[f"workers{said}"].values) == 400
+    assert len(bands["ranks"].rows) == 10
+
+
+def test_transforms_of_auxiliary_hosts_are_not_left_out_without_a_word():
+    tables = play(Run())
+    data = material(tables)
+    tables.add("arrivals", rank=0, loader=0, host="aux", wall_ns=MS, counted=1)
+    for number in range(130):
+        tables.add("auxiliary_transforms", host="aux", name=f"transform {number:03}", calls=1)
+    text = page_about(data).text
+    assert "2 more are left out." in text
+    assert "transform 127" in text
+    assert "transform 128" not in text
 
 
 def test_hosts_of_one_name_are_apart_in_the_heatmap():

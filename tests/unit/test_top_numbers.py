@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.records.host_place import job_pid
+from headrace.report.top.run_watcher import RecentTables, closed_reader
 from headrace.report.top.state import (
     TimeWindow,
     merge_workers,
@@ -147,6 +149,47 @@ def test_a_process_that_has_ended_is_not_reported_and_a_new_one_is():
         ("worker", 0, pytest.approx(0.9)),
         ("worker", 1, None),
     ]
+
+
+@pytest.mark.parametrize(
+    "behind_ms", [(0, 0), (0, 250), (250, 0), (0, 499), (0, 700, 1900), (1200, 300, 0)]
+)
+def test_what_runs_on_all_hosts_is_reported(behind_ms: tuple[int, ...]):
+    """Hosts are sampled at other moments, and the rows of some arrive later than those of others.
+
+    Each has a rank with a worker that goes on, one that has ended, and one that has just begun.
+    """
+    tables = RunTables()
+    for host, behind in enumerate(behind_ms):
+        until_ns = 30 * S - behind * MS
+        pids = [job_pid(pid, host) for pid in (100, 101, 102, 103)]
+        for worker, pid in enumerate(pids, -1):
+            started_ns = until_ns - 100 * MS if worker == 2 else S
+            role, loader = ("worker", 0) if worker >= 0 else ("rank", -1)
+            tables.add("processes", pid=pid, role=role, rank=host, loader=loader, worker=worker,
+                       started_ns=started_ns, host=host)  # fmt: skip
+        for t_ns in range(until_ns, 20 * S, -500 * MS):
+            lives = [0, 1, 2] if t_ns < until_ns - 2 * S else [0, 1]
+            for place in lives:
+                tables.add("process_usage", t_ns=t_ns, pid=pids[place], cpu_percent=50.0, threads=1)
+    found = read_processes(tables, TimeWindow(20 * S, 30 * S))
+    assert [(each.rank, each.worker) for each in found] == [
+        (host, worker) for host in range(len(behind_ms)) for worker in (None, 0, 2)
+    ]
+
+
+def test_a_wait_that_hangs_is_seen_however_many_workers_began_since():
+    tables = steady(100 * MS, 20 * S)
+    tables.add("processes", pid=100, role="rank", loader=-1, worker=-1)
+    for number in range(3000):  # eight, which each epoch starts anew
+        tables.add("processes", pid=1000 + number, role="worker", worker=number % 8,
+                   started_ns=number * 6 * MS)  # fmt: skip
+    for second in range(20, 30):
+        tables.add("stacks", pid=100, loader=-1, worker=-1, phase="data_wait", stack=LOOP,
+                   start_ns=second * S, samples=50, wall_ns=S, end_ns=(second + 1) * S)  # fmt: skip
+    window = TimeWindow(20 * S, 30 * S)
+    steps = read_step_rates(RecentTables(closed_reader(tables), window.since_ns), window)
+    assert steps.shares["data_wait"] > 0.95
 
 
 def test_before_processes_are_looked_at_the_ranks_are_known_by_their_steps():

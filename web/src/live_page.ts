@@ -51,6 +51,7 @@ export class LivePage {
     this.attempts = attempts && new AttemptChoice(attempts);
     this.cost = cost && new CostTicker(cost);
     timeSpan.onChange((reason) => reason === "chosen" && this.askSections());
+    timeSpan.onAddress((other) => this.noteAddress(other));
     this.stream = new EventStream(
       partAddress("events"),
       {
@@ -68,7 +69,7 @@ export class LivePage {
     this.seen = now;
     showBanner("run", now.fault || null);
     this.attempts?.show(now.attempts);
-    if (now.attempt !== last?.attempt) this.follow(now.attempt);
+    if (now.attempt !== last?.attempt) timeSpan.ofAttempt(now.attempt);
     if (!last) return this.askSections(); // the run may have changed since the page was made
     if (now.attempt !== last.attempt && last.attempt > 0) {
       timeSpan.reset();
@@ -87,11 +88,11 @@ export class LivePage {
     if (controlled(now) !== controlled(last)) this.controls?.refresh();
   }
 
-  /** Shows an attempt of the run; a link may have been made for an earlier one. */
-  private follow(attempt: number): void {
-    const made = timeSpan.ofAttempt(attempt);
-    const shown = `attempt ${attempt}, which began anew, is shown`;
-    showBanner("link", made === null ? null : `The span of time in the address was one of attempt ${made}; ${shown}.`);
+  /** Says so where the address, of a link or of the browser's history, was made for another attempt than is shown. */
+  private noteAddress(other: number | null): void {
+    const made = `The span of time in the address was one of attempt ${other}`;
+    const shown = `attempt ${this.seen?.attempt}, which began anew, is shown`;
+    showBanner("link", other === null ? null : `${made}; ${shown}.`);
   }
 
   private refresh(): void {

@@ -49,6 +49,7 @@ export class TimeSpan {
   private known: Span | null = null;
   private first: Span | null = null; // shown before the reader chooses, if only a part
   private readonly listeners: ((reason: Reason) => void)[] = [];
+  private readonly addressListeners: ((other: number | null) => void)[] = [];
   private settling = 0; // the timer after which a moved span is chosen
   private attempt = 0; // whose times they are; 0: unknown, or there is one alone
 
@@ -91,6 +92,14 @@ export class TimeSpan {
     this.listeners.push(listener);
   }
 
+  /**
+   * Calls a listener whenever the address has been looked at: with the attempt that it was made for where that is
+   * another one than is shown, whose times mean nothing here, else with null.
+   */
+  onAddress(listener: (other: number | null) => void): void {
+    this.addressListeners.push(listener);
+  }
+
   /** Takes note of a chart's limits, and of what to show at first. Charts of several runs share the widest. */
   learn(limits: Span, first: Span | null): void {
     const known = around(this.known, limits);
@@ -109,24 +118,31 @@ export class TimeSpan {
     this.tell(isWider ? "widened" : "learned");
   }
 
-  /**
-   * Takes note of the run's attempt, whose times the address has from now on. Returns the attempt that the address was
-   * made for where it is another one, whose times mean nothing here.
-   */
-  ofAttempt(attempt: number): number | null {
-    if (!attempt) return null; // none has begun
-    this.attempt = attempt;
-    const made = Number(HASH.exec(location.hash)?.[4] ?? attempt);
-    if (made === attempt) return null;
-    this.reset();
-    this.tell("chosen");
-    return made;
+  /** Takes note of the run's attempt, whose times the address has from now on; 0: none has begun. */
+  ofAttempt(attempt: number): void {
+    if (attempt) this.attempt = attempt;
+    const other = attempt ? this.otherAttempt : null;
+    if (other !== null) {
+      this.reset();
+      this.tell("chosen");
+    }
+    this.tellAddress(other);
+  }
+
+  /** The attempt that the address was made for where it is another one than is shown, else null. */
+  private get otherAttempt(): number | null {
+    const made = Number(HASH.exec(location.hash)?.[4] ?? this.attempt);
+    return this.attempt && made !== this.attempt ? made : null;
   }
 
   /** Forgets all of it: times of another attempt begin anew. */
   reset(): void {
     this.known = null;
     this.first = null;
+    this.forgetChoice();
+  }
+
+  private forgetChoice(): void {
     this.choice = null;
     try {
       history.replaceState(null, "", location.pathname + location.search);
@@ -172,8 +188,15 @@ export class TimeSpan {
     // A link to a section changes the hash, too; it leaves the span as it is.
     const isElsewhere = location.hash.length > 1 && readHash(location.hash) === null;
     if (state?.choice === undefined && isElsewhere) return;
-    this.choice = state?.choice === undefined ? readHash(location.hash) : state.choice;
+    const other = this.otherAttempt; // the browser's history has those of attempts that were shown before
+    if (other !== null) this.forgetChoice();
+    else this.choice = state?.choice === undefined ? readHash(location.hash) : state.choice;
+    this.tellAddress(other);
     this.tell("chosen");
+  }
+
+  private tellAddress(other: number | null): void {
+    for (const listener of this.addressListeners) listener(other);
   }
 
   private tell(reason: Reason): void {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from headrace.records import store, system_table
 from headrace.records.layout import STORE, part_files
 from headrace.records.parquet_tables import ParquetTable, stored_batches, stored_schema
 from headrace.records.reader import Records
-from headrace.records.schema import DEVICE_STEPS, STEPS
+from headrace.records.schema import DEVICE_STEPS, PROCESSES, STEPS
 
 MAX_ROWS = 20_000
 """Most rows of one read, some 50 ms."""
@@ -64,7 +65,8 @@ def recent_rows(
     Of a live run only the end of the table is read, without what is in rings since the last drain,
     up to half a second ago. A closed table is read completely. `hosts`, `device_steps`,
     `device_copies`, `code_folders` and `library_loaders` have no times: of them the last `most`
-    rows are returned.
+    rows are returned. Of `processes` the rows of ranks are returned whenever they began: those of
+    workers that are started anew in each epoch are many, and come after them.
 
     Args:
         records: The attempt's records.
@@ -92,7 +94,21 @@ def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) ->
         return table
     is_recent = row_ends_ns(table, name) >= since_ns
     is_recent[max(len(is_recent) - fewest, 0) :] = True
+    if name == PROCESSES.name:
+        is_recent |= column_values(table.column("worker")) < 0
     return table.take(numbers(np.flatnonzero(is_recent).astype(np.int64), pa.int64()))
+
+
+_NEVER_NS = 2**62
+
+
+def recorded_rank_count(records: Records) -> int:
+    """Return how many ranks have begun to record, 0 if none has; raises RecordsError.
+
+    A launcher knows only the ranks that it starts itself, not those that a script does.
+    """
+    ranks = recent_rows(records, PROCESSES.name, _NEVER_NS).column("rank")
+    return len(np.unique(column_values(ranks)))
 
 
 def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
@@ -140,7 +156,8 @@ def _row_condition(
         # Rows of processes are interleaved: those of the first moments are incomplete.
         since_ns = max(since_ns, _latest_end_ns(connection, name, before) - _LATE_NS + _DRAIN_NS)
     is_recent = f"{ended} >= {int(since_ns)} OR t.rowid > {rows - fewest}"
-    return f"t.rowid > {before} AND ({is_recent})"
+    wanted = f"t.rowid > {before} AND ({is_recent})"
+    return f"{wanted} OR t.worker < 0" if name == PROCESSES.name else wanted
 
 
 def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> int:
@@ -158,7 +175,8 @@ def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> in
 _ROWS_PER_READ = 200_000
 # CROSS JOIN keeps SQLite from scanning all texts for each step.
 _SUMS = """
-SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns), TOTAL(t.samples), TOTAL(t.samples < 0)
+SELECT GROUP_CONCAT(DISTINCT t.rank), COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns),
+    TOTAL(t.samples), TOTAL(t.samples < 0)
 FROM steps AS t CROSS JOIN texts ON texts.id = t.kind
 WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 """
@@ -170,10 +188,24 @@ WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 
 
 @dataclass(slots=True)
+class _ReadRows:
+    """How far a table of a store has been read.
+
+    Its rows are numbered from 1 on without a gap, and moved to parts in this order. So a row's
+    number is known wherever the row is.
+    """
+
+    last: int = 0  # number of the last row that was read
+    parts: int = 0  # parts that were looked at
+    moved: int = 0  # number of the last row in these
+
+
+@dataclass(slots=True)
 class StepTotals:
     """Totals of the training steps of all ranks so far."""
 
     skipped: int = 0  # first steps of each rank, left out as warm-up
+    ranks: set[int] = field(default_factory=set)  # that took steps
     steps: int = 0
     wall_ns: float = 0.0
     data_wait_ns: float = 0.0
@@ -181,7 +213,7 @@ class StepTotals:
     uncounted: int = 0  # steps whose samples are unknown
     device_wall_ns: float = 0.0  # by the device's clock, where it is recorded
     device_wait_ns: float = 0.0
-    _read: dict[tuple[str, str], int] = field(default_factory=dict)  # by store and table
+    _read: dict[tuple[str, str], _ReadRows] = field(default_factory=dict)  # by store and table
 
     @property
     def data_wait_share(self) -> float | None:
@@ -199,11 +231,12 @@ class StepTotals:
             return share
         return min(self.device_wait_ns / self.device_wall_ns, share)
 
-    def samples_per_s(self, ranks: int) -> float | None:
-        """Return samples a second of all ranks together; None where some were not counted."""
+    @property
+    def samples_per_s(self) -> float | None:
+        """The samples a second of all ranks together; None where some were not counted."""
         if self.uncounted or not self.samples or not self.wall_ns:
             return None
-        return self.samples / self.wall_ns * 1e9 * ranks
+        return self.samples / self.wall_ns * 1e9 * len(self.ranks)
 
     def add_new(self, records: Records) -> None:
         """Add the steps stored since the last call, if live; raises RecordsError, sqlite3.Error."""
@@ -215,30 +248,51 @@ class StepTotals:
                 self._add_table(connection, path, DEVICE_STEPS.name)
 
     def _add_table(self, connection: sqlite3.Connection, path: Path, name: str) -> None:
-        """Add the new rows of one table of a store."""
-        key = path.name, name
-        if key not in self._read:
-            # Parts are read once: rows moved to later parts were read in the store.
-            self._read[key] = 0
-            for part in part_files(connection, path, name):
-                self._add_part(part, name)
-        query, add = (
-            (_SUMS, self._add_sums) if name == STEPS.name else (_DEVICE_SUMS, self._add_device_sums)
-        )
-        (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
-        while (read := self._read[key]) < rows:
-            until = min(read + _ROWS_PER_READ, rows)
-            add(*connection.execute(query, (read, until, self.skipped)).fetchone())
-            self._read[key] = until
+        """Add the new rows of one table of a store, also those that it has moved to parts."""
+        read = self._read.setdefault((path.name, name), _ReadRows())
+        is_behind = True
+        while is_behind:
+            with connection:
+                connection.execute("BEGIN")  # one snapshot of the parts' names and of the rows
+                parts = list(part_files(connection, path, name))[read.parts :]
+                is_behind = bool(parts) or self._add_stored(connection, name, read)
+            for part in parts:
+                self._add_part(part, name, read)
 
-    def _add_part(self, path: Path, name: str) -> None:
+    def _add_stored(self, connection: sqlite3.Connection, name: str, read: _ReadRows) -> bool:
+        """Add the next rows of a store's table, and return whether more follow."""
+        (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
+        until = min(read.last + _ROWS_PER_READ, rows)
+        if until <= read.last:
+            return False
+        which = (read.last, until, self.skipped)
+        if name == DEVICE_STEPS.name:
+            self._add_device_sums(*connection.execute(_DEVICE_SUMS, which).fetchone())
+        else:
+            ranks, *sums = connection.execute(_SUMS, which).fetchone()
+            self._add_sums(map(int, ranks.split(",")) if ranks else (), *sums)
+        read.last = until
+        return until < rows
+
+    def _add_part(self, path: Path, name: str, read: _ReadRows) -> None:
+        """Add the rows of a table's next part that were not read while the store had them."""
         table = ParquetTable(path, name)
+        known = max(read.last - read.moved, 0)  # of its rows, the first
+        if known < table.count:
+            self._add_rows(table, name, known)
+        read.parts += 1
+        read.moved += table.count
+        read.last = max(read.last, read.moved)
+
+    def _add_rows(self, table: ParquetTable, name: str, first: int) -> None:
+        """Add the rows of a part from one on, counted from 0."""
         kinds: Any = table["kind"].chunk(0)  # columns of closed tables are one chunk
         texts: list[str] = kinds.dictionary.to_pylist()
         if "train" not in texts:
             return
         training = column_values(pa.chunked_array([kinds.indices])) == texts.index("train")
         counts = training & (column_values(table["step"]) >= self.skipped)
+        counts[:first] = False
 
         def total(column: str) -> float:
             return float(column_values(table[column])[counts].sum())
@@ -246,14 +300,18 @@ class StepTotals:
         if name == DEVICE_STEPS.name:
             self._add_device_sums(total("device_wall_ns"), total("device_data_wait_ns"))
             return
+        ranks = np.unique(column_values(table["rank"])[counts]).tolist()
         uncounted = (column_values(table["samples"])[counts] < 0).sum()
         self._add_sums(
-            counts.sum(), total("wall_ns"), total("data_wait_ns"), total("samples"), uncounted
-        )
+            ranks, counts.sum(), total("wall_ns"), total("data_wait_ns"), total("samples"),
+            uncounted,
+        )  # fmt: skip
 
     def _add_sums(
-        self, steps: float, wall_ns: float, data_wait_ns: float, samples: float, uncounted: float
-    ) -> None:
+        self, ranks: Iterable[int], steps: float, wall_ns: float, data_wait_ns: float,
+        samples: float, uncounted: float,
+    ) -> None:  # fmt: skip
+        self.ranks.update(ranks)
         self.steps += int(steps)
         self.wall_ns += float(wall_ns)
         self.data_wait_ns += float(data_wait_ns)

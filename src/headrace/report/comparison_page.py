@@ -23,7 +23,7 @@ from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
 from headrace.report.charts.heatmap import heatmap_chart
-from headrace.report.charts.run_curves import overlaid_curves, phases_by_run
+from headrace.report.charts.run_curves import by_family, overlaid_curves, phases_by_run
 from headrace.report.document import html_document, write_document
 from headrace.report.formatting import format_number, format_share, phase_name
 from headrace.report.markup import (
@@ -33,6 +33,7 @@ from headrace.report.markup import (
     element,
     explanation,
     join_html,
+    left_out_note,
     note,
     section,
     table,
@@ -179,9 +180,8 @@ def _curves_section(data: ComparisonData) -> Section | None:
     if not by_metric:
         return None
     order = [run.name for run in data.runs]
-    # The script's own first.
-    names = sorted(by_metric, key=lambda name: (name.startswith(STEP_TIME_PREFIX), name))
-    left_out = len(names) - _MOST_CURVES
+    steps = sorted(name for name in by_metric if name.startswith(STEP_TIME_PREFIX))
+    names = [*by_family(by_metric.keys() - set(steps)), *steps]
     drawn = (
         _curve_chart(place, name, by_metric[name], order)
         for place, name in enumerate(names[:_MOST_CURVES])
@@ -194,7 +194,7 @@ def _curves_section(data: ComparisonData) -> Section | None:
             "a few hundred points."
         ),
         element("div", *drawn, class_="curves"),
-        note(f"{left_out} more time series are in MLflow.") if left_out > 0 else None,
+        left_out_note(len(names) - _MOST_CURVES, "curve", "in MLflow"),
     )
 
 
@@ -250,7 +250,6 @@ def _heatmaps_section(data: ComparisonData) -> Section | None:
             drawn.append(join_html(element("h3", run.name), place_of))
     if not drawn:
         return None
-    left_out = len(data.runs) - _MOST_HEATMAPS
     return section(
         "heatmaps",
         "Utilisation",
@@ -258,7 +257,7 @@ def _heatmaps_section(data: ComparisonData) -> Section | None:
             "How busy each rank, GPU, worker and core was; a rank waits for data where dark."
         ),
         *drawn,
-        note(f"Those of {left_out} more runs are in their reports.") if left_out > 0 else None,
+        left_out_note(len(data.runs) - _MOST_HEATMAPS, "heatmap", "in the runs' reports"),
     )
 
 

@@ -95,6 +95,14 @@ def note(*parts: Child) -> Html:
     return element("p", *parts, class_="note")
 
 
+def left_out_note(count: int, noun: str = "", where: str = "left out") -> Html | None:
+    """Return a note on how many more there are than a table or a chart has; None without any."""
+    if count <= 0:
+        return None
+    what = f"{noun}{'' if count == 1 else 's'} " if noun else ""
+    return note(f"{count:,} more {what}{'is' if count == 1 else 'are'} {where}.")
+
+
 def chart_place(name: str, description: str, model: Chart | None = None) -> Html:
     """Return the element in which the page's script draws a chart, and the chart as data.
 

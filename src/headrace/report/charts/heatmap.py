@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -40,7 +39,7 @@ _CORE = re.compile(r"core_(\d+)_percent")
 class HeatmapBand:
     """Rows of one kind: their names, and how busy each was, a value a column."""
 
-    title: str
+    title: str  # the kind; of too many rows, also which are shown
     host: str  # with its instance group; empty where the run has only one
     rows: tuple[str, ...]
     values: NDArray[np.uint8]  # in percent; UNKNOWN_PERCENT where unknown; [rows, columns]
@@ -146,9 +145,12 @@ def _hosts(tables: Tables) -> dict[int, str]:
 def _band(
     title: str, pooled: Pooling, rows: Iterable[tuple[str, Floats]], *, host: str
 ) -> HeatmapBand | None:
-    shown = list(islice(rows, _MAX_ROWS))
-    if not shown:
+    found = list(rows)
+    if not found:
         return None
+    shown = found[:_MAX_ROWS]
+    if len(found) > _MAX_ROWS:
+        title += f", the first {_MAX_ROWS} of {len(found):,}"
     shares = np.array([values for _, values in shown])
     percent = np.where(np.isnan(shares), UNKNOWN_PERCENT, np.rint(shares * 100.0))
     return HeatmapBand(

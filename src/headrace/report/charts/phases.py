@@ -14,7 +14,7 @@ from headrace.records.schema import PHASES
 from headrace.report.charts.base import PHASE_COLOURS, Chart
 from headrace.report.formatting import phase_name
 
-_MAX_RANKS = 64
+MOST_RANKS = 64
 _LEAST_LABELLED_SHARE = 0.05
 
 
@@ -43,16 +43,18 @@ def phases_chart(tables: Tables) -> BarsChart | None:
     """Return the mean training step of each rank, split into phases; None without such steps.
 
     Without an optimizer, batches are steps. Warm-up steps do not count. If phases by the
-    accelerator's own clock were recorded, a rank has a second bar with these.
+    accelerator's own clock were recorded, a rank has a second bar with these. Of many ranks the
+    first have bars.
     """
     steps = read_steps(tables, any_kind=True)
     if not steps.ranks:
         return None
     bars: dict[str, TrainSteps | DeviceSteps] = {}
-    for rank in steps.ranks[:_MAX_RANKS]:
+    for rank in steps.ranks[:MOST_RANKS]:
         own = bars[f"rank {rank}"] = steps.of(steps.rows["rank"] == rank)
         if own.device is not None:
             bars[f"rank {rank}, accelerator"] = own.device
+    is_cut = len(steps.ranks) > MOST_RANKS
     return phase_bars(
         list(bars),
         [float(bar.wall_ns.mean() / 1e6) for bar in bars.values()],
@@ -60,18 +62,24 @@ def phases_chart(tables: Tables) -> BarsChart | None:
             phase: [float(bar.phase_ns(phase).mean() / 1e6) for bar in bars.values()]
             for phase in PHASES
         },
+        of=f", the first {MOST_RANKS} of {len(steps.ranks):,} ranks" if is_cut else "",
     )
 
 
 def phase_bars(
-    names: Sequence[str], walls_ms: Sequence[float], spent_ms: Mapping[str, Sequence[float]]
+    names: Sequence[str],
+    walls_ms: Sequence[float],
+    spent_ms: Mapping[str, Sequence[float]],
+    *,
+    of: str = "",
 ) -> BarsChart:
     """Return the mean step of each name, split into phases that take time.
 
-    `walls_ms` has one of each name, `spent_ms` by phase one of each name.
+    `walls_ms` has one of each name, `spent_ms` by phase one of each name. `of` ends the axis's
+    title.
     """
     return BarsChart(
-        x_title="mean time of a step (ms)",
+        x_title=f"mean time of a step (ms){of}",
         unit="ms",
         rows=tuple(names),
         parts=tuple(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,3 +52,31 @@ def overlaid_curves(curves: Mapping[str, Curve], order: Sequence[str]) -> LinesC
             if name in curves
         ),
     )
+
+
+_NUMBER, _BETWEEN_WORDS = re.compile("[0-9]+"), re.compile("([^0-9A-Za-z#]+)")
+
+
+def by_family(names: Iterable[str]) -> list[str]:
+    """Return names of metrics, those first that share their family with the fewest others.
+
+    Names are of one family that differ in numbers or in one word: class_00/iou and class_01/iou,
+    or iou/cat and iou/dog. So what a script logs of the whole, such as lr and train/loss, is not
+    lost among what it logs of each class.
+    """
+    families = {name: set(_families(name)) for name in names}
+    sizes = Counter(family for found in families.values() for family in found)
+
+    def place(name: str) -> tuple[int, int, str]:
+        return max(sizes[family] for family in families[name]), len(families[name]), name
+
+    return sorted(families, key=place)
+
+
+def _families(name: str) -> Iterator[str]:
+    """Yield a name without its numbers; of several words also without each one of these."""
+    general = _NUMBER.sub("#", name)
+    yield general
+    words = _BETWEEN_WORDS.split(general)  # with what is between them
+    for place in range(0, len(words), 2) if len(words) > 1 else ():
+        yield "".join([*words[:place], "*", *words[place + 1 :]])

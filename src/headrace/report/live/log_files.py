@@ -90,8 +90,18 @@ def _cut(line: str, query: str) -> str:
     return f"{before}{line[begin:end]}{after}"
 
 
+_STARTS = re.compile(r"(?:attempt-([0-9]+)/)?(?:restart-([0-9]+)/)?")
+"""What a log's path begins with: its attempt, and how often ranks had been started before."""
+
+
 def _place(name: str) -> tuple[Any, ...]:
-    """Return a log's place: the latest attempt's before others, standard output before errors."""
-    attempt, _, rest = name.partition("/")
-    number = attempt.rpartition("-")[2]
-    return -int(number) if number.isdecimal() else 0, name.endswith(".stderr"), rest
+    """Return a log's place: the latest attempt and restart first, standard output before errors.
+
+    Numbers in names are ordered as numbers: rank-2 before rank-10.
+    """
+    begin = _STARTS.match(name)
+    assert begin is not None  # it may match nothing
+    attempt, restart = (int(number or 0) for number in begin.groups())
+    parts = re.split("([0-9]+)", name[begin.end() :])  # texts and numbers in turn
+    rest = tuple(int(part) if place % 2 else part for place, part in enumerate(parts))
+    return -attempt, -restart, name.endswith(".stderr"), rest

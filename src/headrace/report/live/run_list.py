@@ -15,7 +15,7 @@ from headrace.core.errors import HeadraceError, LaunchError, RecordsError, Usage
 from headrace.core.units import format_usd
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
-from headrace.records.live_reader import StepTotals
+from headrace.records.live_reader import StepTotals, recorded_rank_count
 from headrace.records.reader import Records, check_readable, recorded_attempts
 from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_launcher
 from headrace.report.formatting import format_list
@@ -43,7 +43,7 @@ class RunSummary:
     state: RunState = "unknown"
     began_unix_s: float | None = None
     script: str = ""
-    ranks: int | None = None
+    ranks: int | None = None  # of the last attempt
     attempts: int = 0
     samples_per_s: float | None = None
     data_wait_share: float | None = None
@@ -191,7 +191,8 @@ class RunList:
         stamp = run_stamp(path)
         known = self._known.get(path)
         if known is None or known[0] != stamp or known[1].state not in _ENDED:
-            known = self._known[path] = stamp, _read_summary(name, path)
+            before = known[1] if known is not None and known[0] == stamp else None
+            known = self._known[path] = stamp, _read_summary(name, path, before)
         if known[1].state != "running":
             self._totals.pop(path, None)
             return known[1]
@@ -211,7 +212,7 @@ class RunList:
             totals.add_new(Records(path, attempt))
         return replace(
             summary,
-            samples_per_s=totals.samples_per_s(summary.ranks or 1),
+            samples_per_s=totals.samples_per_s,
             data_wait_share=totals.accelerator_wait_share,
             verdict="",  # an earlier attempt's
         )
@@ -277,7 +278,21 @@ def _closed_summary(name: str, path: Path) -> RunSummary:
     return RunSummary(name=name)  # it was opened at this moment
 
 
-def _read_summary(name: str, path: Path) -> RunSummary:
+def _rank_count(path: Path, last: Attempt | None) -> int | None:
+    """Return how many ranks the last attempt has recorded; if none yet, how many were asked for.
+
+    A script may start its ranks itself: then its launcher knows of one.
+    """
+    recorded = recorded_attempts(path)
+    if recorded and (last is None or last.number == recorded[-1]):
+        with suppress(RecordsError, sqlite3.Error, OSError):  # its page says why
+            if found := recorded_rank_count(Records(path, recorded[-1])):
+                return found
+    return None if last is None else last.world_size
+
+
+def _read_summary(name: str, path: Path, before: RunSummary | None) -> RunSummary:
+    """Return a run's summary; `before`: the last one, if its files are as they were."""
     attempts: tuple[Attempt, ...] = ()
     fault = ""
     try:
@@ -286,12 +301,17 @@ def _read_summary(name: str, path: Path) -> RunSummary:
         fault = str(error)
     last = attempts[-1] if attempts else None
     verdict = recorded_verdict(path, None if last is None else last.number)
+    state = run_state(path, last)
+    if before is not None and before.state == state == "killed":  # it records no more
+        ranks = before.ranks
+    else:
+        ranks = _rank_count(path, last)
     return RunSummary(
         name=name,
-        state=run_state(path, last),
+        state=state,
         began_unix_s=float(attempts[0].started_s) if attempts else None,
         script=Path(last.argv[0]).name if last is not None and last.argv else "",
-        ranks=last.world_size if last is not None else None,
+        ranks=ranks,
         attempts=len(attempts),
         samples_per_s=verdict.get("samples_per_s"),
         data_wait_share=verdict.get("data_wait_share"),

@@ -20,7 +20,7 @@ from headrace.records.schema import PHASES
 from headrace.report.charts.base import time_axis
 from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart, has_samples
 from headrace.report.charts.heatmap import heatmap_chart, heatmap_kinds
-from headrace.report.charts.phases import phases_chart
+from headrace.report.charts.phases import MOST_RANKS, phases_chart
 from headrace.report.charts.steps import MAX_RANKS, steps_a_column, steps_above, steps_chart
 from headrace.report.charts.waits import read_waits_ms, waits_chart
 from headrace.report.formatting import (
@@ -39,6 +39,7 @@ from headrace.report.markup import (
     element,
     explanation,
     join_html,
+    left_out_note,
     note,
     section,
     table,
@@ -204,7 +205,10 @@ def _phases(data: PageData) -> Html | None:
     if drawn is None:
         return None
     steps = read_steps(data.tables, any_kind=True)
+    left_out = len(steps.ranks) - MOST_RANKS
     shares, by = data.diagnosis.verdict.phase_shares, "a bar for each rank"
+    if left_out > 0:
+        by = f"a bar for each of the first {MOST_RANKS} ranks"
     meanings = {
         phase_name(phase): f"{PHASE_MEANINGS[phase]}: {format_share(part)}"
         for phase, part in shares.items()
@@ -213,7 +217,7 @@ def _phases(data: PageData) -> Html | None:
     details = definitions(meanings, class_="phases")
     if steps.device is not None:
         details = both_clocks(steps, steps.device)
-        by = "a bar for each rank, and one for its accelerator by its own clock"
+        by += ", and one for its accelerator by its own clock"
     head, what = "What a training step spends its time on", _TRAINING_STEP
     if steps.kind != "train":
         head, what = "What a batch spends its time on", _BATCH_AS_STEP
@@ -224,6 +228,7 @@ def _phases(data: PageData) -> Html | None:
             f"{format_count(data.diagnosis.verdict.steps, 'step')}."
         ),
         data.chart_place("phases", f"Mean time of a step by phase, {by}", drawn),
+        left_out_note(left_out, "rank"),
         details,
     )
 

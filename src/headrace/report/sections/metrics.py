@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.core.errors import RecordsError
 from headrace.decide.experiments.metric_curves import (
     STEP_TIME_PREFIX,
+    Curve,
     read_points_between,
     read_run_curves,
 )
@@ -16,8 +18,8 @@ from headrace.records.reader import Records
 from headrace.report.charts.base import ChartSpan
 from headrace.report.charts.heatmap import began_unix_s
 from headrace.report.charts.lines import LinesChart
-from headrace.report.charts.run_curves import overlaid_curves
-from headrace.report.markup import Section, element, explanation, note, section
+from headrace.report.charts.run_curves import by_family, overlaid_curves
+from headrace.report.markup import Section, element, explanation, left_out_note, note, section
 from headrace.report.page_data import PageData
 
 PREFIX = "metric-"
@@ -25,20 +27,24 @@ PREFIX = "metric-"
 _MOST_CURVES = 24
 
 
-def metric_charts(run: Path) -> dict[str, tuple[str, LinesChart]]:
-    """Return the name of each metric that the script logged several times, and its chart, by id.
+def read_metrics(run: Path) -> dict[str, Curve]:
+    """Return the metrics that the script logged several times, by their names.
 
     Of a run that is tracked on a server there are none: a page does not ask one. RecordsError: the
     database cannot be read now.
     """
     found = read_run_curves(run, only_local=True).curves
-    curves = {name: each for name, each in found.items() if not name.startswith(STEP_TIME_PREFIX)}
+    return {name: each for name, each in found.items() if not name.startswith(STEP_TIME_PREFIX)}
+
+
+def metric_charts(run: Path, curves: Mapping[str, Curve]) -> dict[str, tuple[str, LinesChart]]:
+    """Return the name of each metric that a page shows, and its chart, by id."""
     return {
         PREFIX + hashlib.sha256(name.encode(errors="replace")).hexdigest()[:12]: (
             name,
-            overlaid_curves({run.name: curve}, [run.name]),
+            overlaid_curves({run.name: curves[name]}, [run.name]),
         )
-        for name, curve in sorted(curves.items())[:_MOST_CURVES]
+        for name in by_family(curves)[:_MOST_CURVES]
     }
 
 
@@ -53,7 +59,7 @@ def metric_chart(records: Records, place: str, span: ChartSpan) -> LinesChart | 
     metric. RecordsError: the database cannot be read now.
     """
     run = records.path
-    name, whole = metric_charts(run).get(place, ("", None))
+    name, whole = metric_charts(run, read_metrics(run)).get(place, ("", None))
     axis, began_s = span.axis, began_unix_s(records, span.axis)
     is_last = span.to_ns >= axis.ended_ns - _ROUNDING_NS
     if whole is None or began_s is None or (is_last and span.from_ns <= axis.began_ns):
@@ -75,18 +81,19 @@ def metrics_section(data: PageData) -> Section | None:
     """Return the section; None where the script logged no time series."""
     title = "Metrics of the script"
     try:
-        charts = metric_charts(data.path)
+        curves = read_metrics(data.path)
     except RecordsError as error:
         return section("metrics", title, note(str(error)))
-    if not charts:
+    if not curves:
         return None
     places = (
         element("div", element("h3", name), data.chart_place(place, f"{name} by step", chart))
-        for place, (name, chart) in charts.items()
+        for place, (name, chart) in metric_charts(data.path, curves).items()
     )
     return section(
         "metrics",
         title,
         explanation(_which(data)),
         element("div", *places, class_="curves"),
+        left_out_note(len(curves) - _MOST_CURVES, "metric", "in MLflow"),
     )

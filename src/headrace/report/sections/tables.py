@@ -31,6 +31,7 @@ from headrace.report.markup import (
     element,
     explanation,
     join_html,
+    left_out_note,
     note,
     section,
     table,
@@ -65,7 +66,7 @@ def workers_section(data: PageData) -> Section:
             "idle is waiting for something to do; read is how many bytes a batch took."
         ),
         table(_WORKER_HEAD, rows, numbers=len(_WORKER_HEAD) - 3),
-        _left_out(len(workers) - len(rows)),
+        left_out_note(len(workers) - len(rows)),
     )
 
 
@@ -124,12 +125,8 @@ def transforms_section(data: PageData) -> Section:
             "making samples and batches of the same loader."
         ),
         table(_TRANSFORM_HEAD, [row for _, row in timed[:_MAX_TRANSFORMS]], numbers=4),
-        _left_out(len(timed) - _MAX_TRANSFORMS),
+        left_out_note(len(timed) - _MAX_TRANSFORMS),
     )
-
-
-def _left_out(count: int) -> Html | None:
-    return note(f"{count} more are left out.") if count > 0 else None
 
 
 def _transform_row(
@@ -206,9 +203,10 @@ def auxiliary_section(data: PageData) -> Section | None:
             workers[:_MAX_AUXILIARY_ROWS],
             numbers=len(_AUXILIARY_WORKER_HEAD) - 4,
         ),
-        _left_out(len(workers) - _MAX_AUXILIARY_ROWS),
+        left_out_note(len(workers) - _MAX_AUXILIARY_ROWS),
         element("h3", "Transforms there"),
         table(_AUXILIARY_TRANSFORM_HEAD, transforms[:_MAX_AUXILIARY_ROWS], numbers=3),
+        left_out_note(len(transforms) - _MAX_AUXILIARY_ROWS),
     )
 
 
@@ -352,6 +350,9 @@ def _attempts(data: PageData) -> Html | None:
     return join_html(element("h3", "Attempts"), attempts)
 
 
+_MAX_LOADERS = 64
+
+
 def _loaders(data: PageData) -> Html:
     loaders = columns(data.tables, "loaders")
     if loaders.count == 0:
@@ -375,7 +376,11 @@ def _loaders(data: PageData) -> Html:
         )
     head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
             "Workers live on")  # fmt: skip
-    return join_html(element("h3", "Data loaders"), table(head, rows[:64]))
+    return join_html(
+        element("h3", "Data loaders"),
+        table(head, rows[:_MAX_LOADERS]),
+        left_out_note(len(rows) - _MAX_LOADERS, "loader"),
+    )
 
 
 def _made_at(file: str, line: int, times: int) -> Html | str:
@@ -404,7 +409,7 @@ def _events(data: PageData) -> Html | None:
     return join_html(
         element("h3", "Events"),
         table(("Kind", "What", "Value"), rows, numbers=1),
-        _left_out(events.count - len(rows)),
+        left_out_note(events.count - len(rows)),
     )
 
 

@@ -21,7 +21,13 @@ from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.observe.whatif.wall_time import read_open_times
-from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
+from headrace.records.live_reader import (
+    StepTotals,
+    recent_rows,
+    recorded_rank_count,
+    row_ends_ns,
+    rows_since,
+)
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
 from headrace.records.run_folder import Attempt, RunFolder
@@ -166,6 +172,7 @@ class RunWatcher:
         self._records = records
         totals = StepTotals(skipped=WARM_UP_STEPS)
         self._verdicts = VerdictThread(lambda: self._diagnose_live(records, totals), again=True)
+        self._ranks = 0  # that are recorded
         self._over: TopState | None = None
         self._ended_s: float | None = None
 
@@ -209,11 +216,11 @@ class RunWatcher:
     def _diagnose_live(self, records: Records, totals: StepTotals) -> LiveVerdict:
         read = live_reader(records)
         until_ns = newest_ns(read)
-        attempt = self._recorded_attempt()
-        late = diagnosis_tables(read, until_ns, attempt.world_size if attempt else 1)
+        late = diagnosis_tables(read, until_ns, max(recorded_rank_count(records), 1))
         tables = CachedTables(late)
         sentence = diagnose(tables).verdict.sentence
-        with suppress(sqlite3.Error):  # closed at this moment: the ended run is read next
+        # Closed at this moment: the ended run is read next.
+        with suppress(sqlite3.Error, RecordsError):
             totals.add_new(records)
         since_ns = _first_start_ns(tables.table("steps"), late.since_ns)
         return LiveVerdict(
@@ -224,11 +231,13 @@ class RunWatcher:
 
     def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
         attempt = self._recorded_attempt()
+        if self._over is None:  # else all of them are known
+            self._ranks = recorded_rank_count(self._records)
         recording, silent_s = recording_now(self._records, until_ns) if live else (True, 0.0)
         return RunStatus(
             name=self.path.name,
             attempt=self._records.attempt,
-            world_size=attempt.world_size if attempt else None,
+            world_size=self._ranks or (attempt.world_size if attempt else None),
             live=live,
             recording=recording,
             elapsed_s=self._elapsed_s(attempt, live=live),

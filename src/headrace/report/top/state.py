@@ -16,10 +16,11 @@ from headrace.observe.doctor.stack_samples import (
     read_code_folders,
     read_stack_samples,
 )
-from headrace.observe.whatif.hosts import of_host, training_host
+from headrace.observe.whatif.hosts import of_host, processes_on, training_host
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
+from headrace.records.host_place import pid_host
 from headrace.records.schema import LAUNCHER_HOST, PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -199,7 +200,7 @@ def _evaluated_per_s(rows: Columns, window: TimeWindow) -> float:
 _STACKS_NS = 5_000_000_000
 """Time over which the hottest line is determined, plus the second of a row of `stacks`."""
 _ONE_TICK_NS = 200_000_000
-"""All processes are sampled within this time of a tick."""
+"""All processes of a host are sampled within this time of a tick."""
 Key: TypeAlias = tuple[int, int, int]
 """Rank, loader, worker; the last two are -1 for a rank."""
 
@@ -303,7 +304,19 @@ def _keys(processes: Columns, stacks: Columns) -> dict[int, Key]:
 def _alive(
     processes: Columns, usage: Columns, stacks: Columns, window: TimeWindow
 ) -> Iterator[int]:
-    """Yield the pids sampled in the last tick, and those too new for it."""
+    """Yield the pids sampled in each host's last tick, and those too new for it.
+
+    Hosts are not sampled at the same moments, and the rows of others arrive later than this one's.
+    """
+    pids = np.concatenate((processes["pid"], usage["pid"], stacks["pid"]))
+    for host in np.unique(pid_host(pids)).tolist():
+        here = (processes_on(rows, host) for rows in (processes, usage, stacks))
+        yield from _alive_on_host(window, *here)
+
+
+def _alive_on_host(
+    window: TimeWindow, processes: Columns, usage: Columns, stacks: Columns
+) -> Iterator[int]:
     seen = [(processes["pid"], processes["started_ns"]), (stacks["pid"], stacks["start_ns"])]
     if usage.count == 0:
         new_ns = window.since_ns
@@ -472,7 +485,7 @@ class RunStatus:
 
     name: str
     attempt: int  # that is shown
-    world_size: int | None = None  # None if unknown
+    world_size: int | None = None  # recorded ranks, at first those asked for; None if unknown
     live: bool = True  # whether it is being recorded at this moment
     recording: bool = True  # whether the live switch is on; True for an ended run
     elapsed_s: float | None = None  # from its start until now or its end; None if unknown
