@@ -144,6 +144,28 @@ def test_an_artifact_is_logged_as_it_was_when_it_was_logged(runs: Path, tmp_path
     assert not list((runs / "base" / "experiment" / "artifacts").iterdir())
 
 
+def test_a_folder_that_is_logged_keeps_its_name(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for fold in range(3):
+        (tmp_path / f"fold{fold}" / "weights").mkdir(parents=True)
+        (tmp_path / f"fold{fold}" / "weights" / "last.txt").write_text(f"of fold {fold}")
+    monkeypatch.chdir(tmp_path / "fold2")
+    with experiments.start_run("base"):
+        experiments.log_artifact(tmp_path / "fold0")
+        experiments.log_artifact(f"{tmp_path}/fold1/")
+        experiments.log_artifact(".")
+        experiments.log_artifact("weights")
+    client, run = run_of(runs, "base")
+    (tmp_path / "found").mkdir()
+    found = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path / "found")))
+    files = {path.relative_to(found).as_posix(): path for path in found.rglob("*.txt")}
+    assert {name: path.read_text() for name, path in files.items()} == {
+        "fold0/weights/last.txt": "of fold 0", "fold1/weights/last.txt": "of fold 1",
+        "fold2/weights/last.txt": "of fold 2", "weights/last.txt": "of fold 2",
+    }  # fmt: skip
+
+
 def test_an_artifact_that_cannot_be_copied_is_logged_as_it_is_when_it_is_sent(
     runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -39,6 +39,10 @@ def run_of(folder: Path, name: str, experiment: str = "tracked") -> tuple[Mlflow
     return run_in(folder / "runs", name, experiment)
 
 
+def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> set[str]:
+    return {each.path for each in client.list_artifacts(run.info.run_id, folder)}
+
+
 def job(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run(folder, *words, HEADRACE_TRACKING_URI="")
 
@@ -79,14 +83,17 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     diagnosis = json.loads((folder / "runs" / "base" / "diagnosis.json").read_text())
     assert metrics["job.step_ms"] == pytest.approx(diagnosis["verdict"]["step_ms"], abs=1e-4)
     assert metrics["job.exit_code"] == 0
-    assert {each.path for each in client.list_artifacts(tracked.info.run_id)} == {
-        "diagnosis.json", "report.html",
+    assert artifacts(client, tracked) == {"headrace"}
+    assert artifacts(client, tracked, "headrace") == {
+        "headrace/diagnosis.json", "headrace/report.html",
     }  # fmt: skip
     steps = open_run(folder / "runs" / "base").steps
     assert (steps["kind"] == "train").sum() == 80
 
 
 LOGS_OUR_NAMES = """
+from pathlib import Path
+
 import mlflow
 import torch
 from headrace import experiments
@@ -100,14 +107,23 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(320, 4)), batch_size=8):
 experiments.log_metrics({"steps": 1000, "step_ms": -1.5, "exit_code": 5, "mine": 2})
 for step in range(3):
     mlflow.log_metric("samples_per_s", -1 - step, step=step)
+for name in ("report.html", "diagnosis.json"):
+    Path(name).write_text(f"the script's {name}")
+experiments.log_artifact("report.html")
+mlflow.log_artifact("diagnosis.json")
 """
 
 
-def test_a_scripts_metrics_of_our_names_are_its_own_and_ours_stay_what_was_measured(folder: Path):
+def test_what_a_script_logs_by_our_names_is_its_own_and_ours_stays_what_was_measured(folder: Path):
     (folder / "own.py").write_text(LOGS_OUR_NAMES)
     ended = job(folder, "--name", "base", "own.py")
     assert ended.returncode == 0, ended.stderr
-    _, tracked = run_of(folder, "base", "own")
+    client, tracked = run_of(folder, "base", "own")
+    for name in ("report.html", "diagnosis.json"):
+        scripts = client.download_artifacts(tracked.info.run_id, name, str(folder))
+        assert Path(scripts).read_text() == f"the script's {name}"
+        ours = client.download_artifacts(tracked.info.run_id, f"headrace/{name}", str(folder))
+        assert Path(ours).read_bytes() == (folder / "runs" / "base" / name).read_bytes()
     assert tracked.data.metrics.items() >= {"steps": 1000, "samples_per_s": -3, "mine": 2}.items()
     shown = headrace("runs", "show", "base", "--json")
     found = json.loads(subprocess.run(shown, cwd=folder, stdout=subprocess.PIPE, check=True).stdout)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _RUN_TYPE = "headrace.run"
 _SENDER_RESTARTS = 3
+_ARTIFACTS = "headrace"
+"""Where the run's artifacts of ours go: a script may log a report.html of its own."""
 _END_S = 60.0  # for MLflow's import, if the job was short, and the last entries
 _STOPPED = {128 + each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)}
 
@@ -229,7 +231,7 @@ def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
     for name in ("diagnosis.json", "report.html"):
         file = folder.path / name
         if file.exists():
-            yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": ""}
+            yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": _ARTIFACTS}
 
 
 def _numbers(at_ms: int, values: Mapping[str, float]) -> Entry:

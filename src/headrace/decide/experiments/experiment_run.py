@@ -105,7 +105,8 @@ class LoggedRun:
     def log_artifact(self, path: str | Path, folder: str = "") -> None:
         """Log a file, or a folder with all in it, as it is now.
 
-        Raises UsageError: it is not there.
+        Without `folder` it goes to the top of the run's artifacts, a folder by its own name; with
+        it, a file or what is in a folder goes there. Raises UsageError: it is not there.
         """
         found = Path(path).expanduser().absolute()
         if found.name == "..":

@@ -165,10 +165,13 @@ class TrackingStore:
                 )
 
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
-        """Copy a file, or a folder with all in it, to the run's artifacts."""
+        """Copy a file, or what is in a folder, to a folder of the run's artifacts.
+
+        With "" a file goes to the top, and a folder there, too, by its own name.
+        """
         with self._errors():
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), folder or None)
+            if path.is_dir() and folder:
+                self._client.log_artifacts(run_id, str(path), folder)
             else:
                 self._client.log_artifact(run_id, str(path), folder or None)
 
