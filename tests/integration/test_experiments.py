@@ -214,6 +214,7 @@ def test_a_run_that_was_sent_is_none_to_send_for_who_may_only_read_it(
             spool.write(json.dumps({"kind": "tags", "at_ms": 1, "values": {}}) + "\n")
         for path in (runs, *runs.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
+        (runs / "sent" / SPOOL / "target.json").chmod(0o400)  # as it is written
         found = as_other_user(lambda: str([run.name for run in unsent_runs(runs)]))
         for path in (runs, *runs.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -602,6 +603,62 @@ def test_many_numbers_of_a_run_leave_the_list_of_runs_readable(runs: Path):
     sender(runs, {"kind": "summary", "at_ms": 9, "values": values}).send()
     assert experiments.ExperimentRun("base").get_metrics() == values
     assert experiments.get_experiment_df(include_time_series=False).shape == (1, 504)
+
+
+@pytest.mark.parametrize("of", ["the run's folder", "the runs folder"])
+def test_a_copy_of_a_run_that_goes_on_is_not_sent_while_its_original_is_there(
+    runs: Path, tmp_path: Path, of: str
+):
+    sending = sender(runs, metrics(0, loss=1.0))
+    sending.send()
+    if of == "the runs folder":
+        copies = Path(shutil.copytree(runs, tmp_path / "copies"))
+    else:
+        copies = runs
+        shutil.copytree(runs / "base", runs / "branch")
+    add_entries(copies / ("base" if copies != runs else "branch") / SPOOL, metrics(1, loss=2.0))
+    assert unsent_runs(copies) == []
+    synced = run_here(tmp_path, "runs", "sync", "--runs-dir", str(copies))
+    assert synced.stdout == "MLflow has all runs already.\n"
+    client, run = run_of(runs, "base")
+    assert run.info.status == "RUNNING"
+    assert history(client, run, "loss") == [(0, 1.0)]
+
+
+@pytest.mark.parametrize(("is_copy", "ended_s", "status"), [
+    (True, None, "RUNNING"), (True, 5.0, "KILLED"), (False, None, "KILLED"),
+])  # fmt: skip
+def test_a_run_that_may_go_on_where_its_folder_was_copied_from_is_sent_and_not_called_killed(
+    runs: Path, tmp_path: Path, is_copy: bool, ended_s: float | None, status: str
+):
+    sender(runs, metrics(0, loss=1.0)).close()
+    inode = (runs / "base").stat().st_ino
+    launcher = {"host": "another machine", "pid": 1, "folder": inode + 1 if is_copy else inode}
+    attempt = {
+        "number": 1, "command": ["headrace"], "argv": ["t.py"], "world_size": 1, "started_s": 1.0,
+        "ended_s": ended_s, "launcher": launcher,
+    }  # fmt: skip
+    written = {"version": 1, "name": "base", "attempts": [attempt]}
+    (runs / "base" / "run.json").write_text(json.dumps(written))
+    assert run_here(tmp_path, "runs", "sync").stdout == "base: sent\n"
+    client, run = run_of(runs, "base")
+    assert run.info.status == status
+    assert history(client, run, "loss") == [(0, 1.0)]
+    assert unsent_runs(runs) == []
+
+
+def test_a_run_that_is_resumed_in_a_copy_of_the_runs_folder_is_another_one(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with experiments.start_run("base"):
+        experiments.log_time_series_metrics({"loss": 1.0}, step=0)
+    copies = Path(shutil.copytree(runs, tmp_path / "copies"))
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(copies))
+    with experiments.start_run("base", resume=True):
+        experiments.log_time_series_metrics({"loss": 2.0}, step=1)
+    for folder, points in ((runs, [(0, 1.0)]), (copies, [(0, 1.0), (1, 2.0)])):
+        client, run = run_of(folder, "base")
+        assert history(client, run, "loss") == points
 
 
 class LostAnswer(sender_module.TrackingStore):

@@ -169,6 +169,54 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_dele
     assert anew.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
 
 
+def test_a_job_in_a_copy_of_a_runs_folder_is_another_run(folder: Path):
+    words = ["--profile", "off", "tracked.py"]
+    ended = job(folder, "--name", "base", "--experiment", "first", *words, "--lr", "0.1")
+    assert ended.returncode == 0, ended.stderr
+    client, original = run_of(folder, "base", "first")
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "branch")
+    of_copy = ["--name", "branch", "--experiment", "second", *words]
+    failed = job(folder, *of_copy, "--lr", "0.01", "--fail")
+    assert failed.returncode == 3, failed.stderr
+    kept = client.get_run(original.info.run_id)
+    assert kept.to_dictionary() == original.to_dictionary()
+    _, first = run_of(folder, "branch", "second")
+    assert first.data.params["argument.lr"] == "0.01"
+    assert (first.info.status, first.data.tags["headrace.attempt"]) == ("FAILED", "2")
+    assert history(client, first, "seen.rank0") == [(step, step) for step in range(40)]
+    assert job(folder, *of_copy).returncode == 0  # goes on with the run of the copy
+    _, second = run_of(folder, "branch", "second")
+    assert second.info.run_id == first.info.run_id
+    assert second.info.status == "FINISHED"
+
+
+UNTRACKED = """
+from headrace import experiments
+
+experiments.autolog()
+with experiments.start_run("mine"):
+    experiments.log_params({"lr": 0.1})
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "2"]])
+def test_a_job_whose_target_is_damaged_says_so_and_runs_untracked(folder: Path, flags: list[str]):
+    (folder / "plain.py").write_text(UNTRACKED)
+    words = ["--name", "base", "--profile", "off", *flags]
+    assert job(folder, *words, "--tracking-uri", "off", "plain.py").returncode == 0
+    file = folder / "runs" / "base" / "experiment" / "target.json"
+    file.parent.mkdir()
+    for number, text in enumerate(("", '{"key": "k", "of_a_newer_version": 1}'), 1):
+        file.write_text(text)
+        ended = job(folder, *words, "plain.py")
+        assert ended.returncode == 0, ended.stderr
+        said = " ".join(ended.stderr.split())
+        assert said.count(f"the run is not tracked: {file}") == 1
+        assert "what the script logs is dropped" in said
+        assert "Traceback" not in said
+        assert RunFolder(file.parents[1]).attempts()[number].exit_code == 0
+
+
 @pytest.mark.parametrize(("signum", "status"), [
     (signal.SIGTERM, "KILLED"), (signal.SIGKILL, "KILLED"),
 ])  # fmt: skip

@@ -199,10 +199,7 @@ def job_run() -> LoggedRun | None:
     folder = _job_folder()
     if folder is None:
         return None
-    try:
-        target = RunTarget.read(folder / SPOOL)
-    except (OSError, ValueError, TypeError):  # not this user's, or damaged
-        target = None
+    target = RunTarget.readable(folder / SPOOL)
     if target is None:
         print_status("the job is not tracked: what the script logs is dropped")
         return LoggedRun(folder, folder.name, sends=False, tracked=False)

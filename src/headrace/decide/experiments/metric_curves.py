@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.core.errors import HeadraceError, RecordsError
-from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
+from headrace.decide.experiments.run_target import (
+    RunTarget,
+    RunTargetError,
+    database_file,
+    shown_uri,
+)
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_numbers import logged_number
@@ -91,7 +96,7 @@ def read_run_curves(
     known = {} if unreachable is None else unreachable
     try:
         target = RunTarget.read(run / SPOOL)
-    except (OSError, ValueError, TypeError) as error:
+    except RunTargetError as error:
         raise RecordsError(f"Where {run.name} is tracked cannot be read: {error}") from error
     run_id = "" if target is None else SentState.read(run / SPOOL).run_id
     if target is None or not run_id:
@@ -213,7 +218,7 @@ def read_points_between(run: Path, name: str, begin_ms: int, end_ms: int) -> Cur
         wanted = [SentState.read(run / SPOOL).run_id, name, begin_ms, end_ms]
         with open_database(database) as connection:
             by_step = dict(connection.execute(_LOGGED, wanted).fetchall())  # the last of a step
-    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+    except (sqlite3.Error, RunTargetError, OSError, ValueError, TypeError) as error:
         raise RecordsError(f"The metric {name} of {run.name} cannot be read: {error}") from error
     steps = tuple(by_step)
     kept = tuple(steps[place] for place in _spaced(range(len(steps))))

@@ -17,7 +17,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import countOf
 from pathlib import Path
@@ -28,7 +29,7 @@ from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.decide.experiments.experiment_run import LARGEST_STEP, LoggedRun, job_run
-from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
+from headrace.decide.experiments.run_target import RunTarget, RunTargetError, target_to_go_on
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
 from headrace.decide.experiments.script_failure import ScriptFailureWatch
 from headrace.decide.experiments.spool import ENDS, FINISHED, SPOOL, now_ms
@@ -205,6 +206,8 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
         )
+    with _written(folder, name):
+        target = target_to_go_on(folder / SPOOL)
     if target is None and folder.is_dir() and RunFolder(folder).attempts():
         raise UsageError(
             f"{folder} is a run of `headrace run` that is not tracked. Choose another name."
@@ -221,7 +224,8 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             git_folder=str(Path.cwd()),
             tensorboard=_SESSION.tensorboard,
         )
-        _write_target(target, folder)
+        with _written(folder, name):
+            target.write(folder / SPOOL)
     return LoggedRun(folder, name, sends=True, experiment=target.experiment)
 
 
@@ -254,19 +258,18 @@ def _target_of(name: str, folder: Path) -> RunTarget | None:
     """Return where a run is tracked, if there is one; UsageError: its file is damaged."""
     try:
         return RunTarget.read(folder / SPOOL)
-    except (OSError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"There is a run {name!r}, but {folder / SPOOL / TARGET_FILE}, which says where it is "
-            f"tracked, cannot be read: {error}. Choose another name, or move {folder} away."
-        ) from error
+    except RunTargetError as error:
+        raise UsageError(f"There is a run {name!r}, but {error} Or choose another name.") from error
 
 
-def _write_target(target: RunTarget, folder: Path) -> None:
+@contextmanager
+def _written(folder: Path, name: str) -> Iterator[None]:
+    """Raise UsageError where a run's folder cannot be written."""
     try:
-        target.write(folder / SPOOL)
+        yield
     except OSError as error:
         raise UsageError(
-            f"Run {target.run_name!r} cannot be started: {folder} cannot be written: "
+            f"Run {name!r} cannot be started: {folder} cannot be written: "
             f"{error.strerror or error}. Choose another runs folder: {env.RUNS_DIR.name}."
         ) from error
 
