@@ -353,6 +353,54 @@ def test_runs_of_several_names_that_a_job_starts_are_its_own_and_that_is_said(fo
     assert run_of(folder, "base")[1].data.params["lr"] == "0.1"
 
 
+READS_BACK = """
+import json
+from pathlib import Path
+
+from headrace import HeadraceError, experiments
+
+experiments.init(experiment="resnet")
+for name in ("first", "second"):
+    with experiments.start_run(name):
+        experiments.log_params({"lr": 0.1})
+        for step in range(500):
+            experiments.log_time_series_metrics({f"loss.{name}": step}, step=step)
+        experiments.ExperimentRun(name).log_metrics({f"accuracy.{name}": 0.75})
+frame = experiments.get_experiment_df()
+read = {"frame": frame["run_name"].tolist()}
+for name in ("base", "first", "second"):
+    run = experiments.ExperimentRun(name)
+    metrics = [metric for metric in run.get_metrics() if metric.startswith("accuracy")]
+    series = run.get_time_series_data_frame()
+    read[name] = [len(series), sorted(metrics), run.get_params().get("lr"), run.state]
+try:
+    experiments.ExperimentRun("third")
+except HeadraceError as error:
+    read["third"] = str(error)
+Path("read.json").write_text(json.dumps(read))
+"""
+
+
+@pytest.mark.parametrize("tracked", ["by name", "by the experiment's id", "off"])
+def test_a_jobs_script_reads_what_it_logged_by_the_names_that_it_chose(folder: Path, tracked: str):
+    (folder / "train.py").write_text(READS_BACK)
+    client, words, extra = MlflowClient(database_uri(folder / "runs")), [], {}
+    client.create_run(client.create_experiment("resnet"), run_name="earlier")
+    if tracked == "by the experiment's id":
+        extra["MLFLOW_EXPERIMENT_ID"] = client.create_experiment("mine")
+    if tracked == "off":
+        words = ["--tracking-uri", "off"]
+    words += ["--name", "base", "--profile", "off"]
+    ended = run(folder, *words, "train.py", HEADRACE_TRACKING_URI="", **extra)
+    assert ended.returncode == 0, ended.stderr
+    read = json.loads((folder / "read.json").read_text())
+    assert read.pop("frame") == ["base", "earlier"]
+    assert "There is no run 'third'" in read.pop("third")
+    logged = [500, ["accuracy.first", "accuracy.second"], "0.1", "RUNNING"]
+    expected = [0, [], None, "RUNNING"] if tracked == "off" else logged
+    assert read == dict.fromkeys(("base", "first", "second"), expected)
+
+
 @pytest.mark.parametrize("tracked_on", ["a database", "a server that is away"])
 def test_params_that_scripts_log_are_among_the_settings_that_differ(folder: Path, tracked_on: str):
     uri = ["--tracking-uri", "http://127.0.0.1:9"] if tracked_on != "a database" else []

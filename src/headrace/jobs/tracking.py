@@ -27,6 +27,7 @@ from headrace.decide.experiments.run_target import (
     ARGUMENT_PREFIX,
     ELSEWHERE,
     JOB_PREFIX,
+    JOB_RUN_TYPE,
     NO_TRACKING,
     TARGET_FILE,
     RunTarget,
@@ -41,7 +42,6 @@ from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 if TYPE_CHECKING:
     from headrace.report.page_data import PageData
 
-_RUN_TYPE = "headrace.run"
 _ARTIFACTS = "headrace"
 """Where the run's artifacts of ours go: a script may log a report.html of its own."""
 _SENDER_RESTARTS = 3
@@ -134,7 +134,7 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
         experiment_id=experiment_id or "",
         run_name=encodable(folder.path.name),
         started_ms=round(attempt.started_s * 1000),
-        run_type=_RUN_TYPE,
+        run_type=JOB_RUN_TYPE,
         git_folder=str(Path(script).absolute().parent),
     )
 
