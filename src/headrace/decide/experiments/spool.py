@@ -61,6 +61,7 @@ class Entry(TypedDict, total=False):
             top, a folder by its own name.
         event_file: The event file that an entry was read from.
         events: How many of its events were read then.
+        prefix: What the names of its series begin with.
         status: RUNNING, FINISHED, FAILED or KILLED, as MLflow has it: the run's from now on.
     """
 
@@ -76,6 +77,7 @@ class Entry(TypedDict, total=False):
     folder: str
     event_file: str
     events: int
+    prefix: str
     status: str
 
 
