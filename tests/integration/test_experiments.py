@@ -166,6 +166,34 @@ def test_a_folder_that_is_logged_keeps_its_name(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_artifacts_are_beside_their_database_where_the_runs_folder_was_moved_or_copied(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    own = (tmp_path / "own-artifacts").as_uri()
+    MlflowClient(database_uri(runs)).create_experiment("own", own)
+    texts, place = {"first": "of the first", "second": "of the second"}, tmp_path / "elsewhere"
+    for name, text in texts.items():
+        (tmp_path / "a.txt").write_text(text)
+        with experiments.start_run(name):
+            experiments.log_artifact(tmp_path / "a.txt")
+        if name == "first":
+            before = {path: path.read_bytes() for path in (runs / "artifacts").rglob("a.txt")}
+            shutil.copytree(runs, place) if how == "copied" else runs.rename(place)
+            monkeypatch.setenv("HEADRACE_RUNS_DIR", str(place))
+    for name, text in texts.items():
+        client, run = run_of(place, name)
+        assert (run.info.artifact_uri or "").startswith((place / "artifacts").as_uri())
+        (tmp_path / name).mkdir()
+        found = client.download_artifacts(run.info.run_id, "a.txt", str(tmp_path / name))
+        assert Path(found).read_text() == text
+    kept = {path: path.read_bytes() for path in (runs / "artifacts").rglob("a.txt")}
+    assert kept == (before if how == "copied" else {})
+    other = MlflowClient(database_uri(place)).get_experiment_by_name("own")
+    assert other is not None
+    assert other.artifact_location == own
+
+
 def test_an_artifact_that_cannot_be_copied_is_logged_as_it_is_when_it_is_sent(
     runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
