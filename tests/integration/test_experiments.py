@@ -144,6 +144,56 @@ def test_an_artifact_is_logged_as_it_was_when_it_was_logged(runs: Path, tmp_path
     assert not list((runs / "base" / "experiment" / "artifacts").iterdir())
 
 
+def test_a_folder_that_is_logged_keeps_its_name(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for fold in range(3):
+        (tmp_path / f"fold{fold}" / "weights").mkdir(parents=True)
+        (tmp_path / f"fold{fold}" / "weights" / "last.txt").write_text(f"of fold {fold}")
+    monkeypatch.chdir(tmp_path / "fold2")
+    with experiments.start_run("base"):
+        experiments.log_artifact(tmp_path / "fold0")
+        experiments.log_artifact(f"{tmp_path}/fold1/")
+        experiments.log_artifact(".")
+        experiments.log_artifact("weights")
+    client, run = run_of(runs, "base")
+    (tmp_path / "found").mkdir()
+    found = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path / "found")))
+    files = {path.relative_to(found).as_posix(): path for path in found.rglob("*.txt")}
+    assert {name: path.read_text() for name, path in files.items()} == {
+        "fold0/weights/last.txt": "of fold 0", "fold1/weights/last.txt": "of fold 1",
+        "fold2/weights/last.txt": "of fold 2", "weights/last.txt": "of fold 2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_artifacts_are_beside_their_database_where_the_runs_folder_was_moved_or_copied(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    own = (tmp_path / "own-artifacts").as_uri()
+    MlflowClient(database_uri(runs)).create_experiment("own", own)
+    texts, place = {"first": "of the first", "second": "of the second"}, tmp_path / "elsewhere"
+    for name, text in texts.items():
+        (tmp_path / "a.txt").write_text(text)
+        with experiments.start_run(name):
+            experiments.log_artifact(tmp_path / "a.txt")
+        if name == "first":
+            before = {path: path.read_bytes() for path in (runs / "artifacts").rglob("a.txt")}
+            shutil.copytree(runs, place) if how == "copied" else runs.rename(place)
+            monkeypatch.setenv("HEADRACE_RUNS_DIR", str(place))
+    for name, text in texts.items():
+        client, run = run_of(place, name)
+        assert (run.info.artifact_uri or "").startswith((place / "artifacts").as_uri())
+        (tmp_path / name).mkdir()
+        found = client.download_artifacts(run.info.run_id, "a.txt", str(tmp_path / name))
+        assert Path(found).read_text() == text
+    kept = {path: path.read_bytes() for path in (runs / "artifacts").rglob("a.txt")}
+    assert kept == (before if how == "copied" else {})
+    other = MlflowClient(database_uri(place)).get_experiment_by_name("own")
+    assert other is not None
+    assert other.artifact_location == own
+
+
 def test_an_artifact_that_cannot_be_copied_is_logged_as_it_is_when_it_is_sent(
     runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -192,6 +242,7 @@ def test_a_run_that_was_sent_is_none_to_send_for_who_may_only_read_it(
             spool.write(json.dumps({"kind": "tags", "at_ms": 1, "values": {}}) + "\n")
         for path in (runs, *runs.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
+        (runs / "sent" / SPOOL / "target.json").chmod(0o400)  # as it is written
         found = as_other_user(lambda: str([run.name for run in unsent_runs(runs)]))
         for path in (runs, *runs.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -580,6 +631,62 @@ def test_many_numbers_of_a_run_leave_the_list_of_runs_readable(runs: Path):
     sender(runs, {"kind": "summary", "at_ms": 9, "values": values}).send()
     assert experiments.ExperimentRun("base").get_metrics() == values
     assert experiments.get_experiment_df(include_time_series=False).shape == (1, 504)
+
+
+@pytest.mark.parametrize("of", ["the run's folder", "the runs folder"])
+def test_a_copy_of_a_run_that_goes_on_is_not_sent_while_its_original_is_there(
+    runs: Path, tmp_path: Path, of: str
+):
+    sending = sender(runs, metrics(0, loss=1.0))
+    sending.send()
+    if of == "the runs folder":
+        copies = Path(shutil.copytree(runs, tmp_path / "copies"))
+    else:
+        copies = runs
+        shutil.copytree(runs / "base", runs / "branch")
+    add_entries(copies / ("base" if copies != runs else "branch") / SPOOL, metrics(1, loss=2.0))
+    assert unsent_runs(copies) == []
+    synced = run_here(tmp_path, "runs", "sync", "--runs-dir", str(copies))
+    assert synced.stdout == "MLflow has all runs already.\n"
+    client, run = run_of(runs, "base")
+    assert run.info.status == "RUNNING"
+    assert history(client, run, "loss") == [(0, 1.0)]
+
+
+@pytest.mark.parametrize(("is_copy", "ended_s", "status"), [
+    (True, None, "RUNNING"), (True, 5.0, "KILLED"), (False, None, "KILLED"),
+])  # fmt: skip
+def test_a_run_that_may_go_on_where_its_folder_was_copied_from_is_sent_and_not_called_killed(
+    runs: Path, tmp_path: Path, is_copy: bool, ended_s: float | None, status: str
+):
+    sender(runs, metrics(0, loss=1.0)).close()
+    inode = (runs / "base").stat().st_ino
+    launcher = {"host": "another machine", "pid": 1, "folder": inode + 1 if is_copy else inode}
+    attempt = {
+        "number": 1, "command": ["headrace"], "argv": ["t.py"], "world_size": 1, "started_s": 1.0,
+        "ended_s": ended_s, "launcher": launcher,
+    }  # fmt: skip
+    written = {"version": 1, "name": "base", "attempts": [attempt]}
+    (runs / "base" / "run.json").write_text(json.dumps(written))
+    assert run_here(tmp_path, "runs", "sync").stdout == "base: sent\n"
+    client, run = run_of(runs, "base")
+    assert run.info.status == status
+    assert history(client, run, "loss") == [(0, 1.0)]
+    assert unsent_runs(runs) == []
+
+
+def test_a_run_that_is_resumed_in_a_copy_of_the_runs_folder_is_another_one(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with experiments.start_run("base"):
+        experiments.log_time_series_metrics({"loss": 1.0}, step=0)
+    copies = Path(shutil.copytree(runs, tmp_path / "copies"))
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(copies))
+    with experiments.start_run("base", resume=True):
+        experiments.log_time_series_metrics({"loss": 2.0}, step=1)
+    for folder, points in ((runs, [(0, 1.0)]), (copies, [(0, 1.0), (1, 2.0)])):
+        client, run = run_of(folder, "base")
+        assert history(client, run, "loss") == points
 
 
 class LostAnswer(sender_module.TrackingStore):

@@ -39,6 +39,10 @@ def run_of(folder: Path, name: str, experiment: str = "tracked") -> tuple[Mlflow
     return run_in(folder / "runs", name, experiment)
 
 
+def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> set[str]:
+    return {each.path for each in client.list_artifacts(run.info.run_id, folder)}
+
+
 def job(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run(folder, *words, HEADRACE_TRACKING_URI="")
 
@@ -79,14 +83,17 @@ def test_a_job_of_two_ranks_is_one_run_with_what_they_print_log_and_take(folder:
     diagnosis = json.loads((folder / "runs" / "base" / "diagnosis.json").read_text())
     assert metrics["job.step_ms"] == pytest.approx(diagnosis["verdict"]["step_ms"], abs=1e-4)
     assert metrics["job.exit_code"] == 0
-    assert {each.path for each in client.list_artifacts(tracked.info.run_id)} == {
-        "diagnosis.json", "report.html",
+    assert artifacts(client, tracked) == {"headrace"}
+    assert artifacts(client, tracked, "headrace") == {
+        "headrace/diagnosis.json", "headrace/report.html",
     }  # fmt: skip
     steps = open_run(folder / "runs" / "base").steps
     assert (steps["kind"] == "train").sum() == 80
 
 
 LOGS_OUR_NAMES = """
+from pathlib import Path
+
 import mlflow
 import torch
 from headrace import experiments
@@ -100,14 +107,23 @@ for (batch,) in DataLoader(TensorDataset(torch.randn(320, 4)), batch_size=8):
 experiments.log_metrics({"steps": 1000, "step_ms": -1.5, "exit_code": 5, "mine": 2})
 for step in range(3):
     mlflow.log_metric("samples_per_s", -1 - step, step=step)
+for name in ("report.html", "diagnosis.json"):
+    Path(name).write_text(f"the script's {name}")
+experiments.log_artifact("report.html")
+mlflow.log_artifact("diagnosis.json")
 """
 
 
-def test_a_scripts_metrics_of_our_names_are_its_own_and_ours_stay_what_was_measured(folder: Path):
+def test_what_a_script_logs_by_our_names_is_its_own_and_ours_stays_what_was_measured(folder: Path):
     (folder / "own.py").write_text(LOGS_OUR_NAMES)
     ended = job(folder, "--name", "base", "own.py")
     assert ended.returncode == 0, ended.stderr
-    _, tracked = run_of(folder, "base", "own")
+    client, tracked = run_of(folder, "base", "own")
+    for name in ("report.html", "diagnosis.json"):
+        scripts = client.download_artifacts(tracked.info.run_id, name, str(folder))
+        assert Path(scripts).read_text() == f"the script's {name}"
+        ours = client.download_artifacts(tracked.info.run_id, f"headrace/{name}", str(folder))
+        assert Path(ours).read_bytes() == (folder / "runs" / "base" / name).read_bytes()
     assert tracked.data.metrics.items() >= {"steps": 1000, "samples_per_s": -3, "mine": 2}.items()
     shown = headrace("runs", "show", "base", "--json")
     found = json.loads(subprocess.run(shown, cwd=folder, stdout=subprocess.PIPE, check=True).stdout)
@@ -151,6 +167,54 @@ def test_a_restart_goes_on_with_the_run_of_the_attempt_before_unless_it_was_dele
     assert anew.info.run_id != before.info.run_id
     assert anew.info.status == "FINISHED"
     assert anew.data.params["argument.lr"] == "0.1"  # of the first attempt, as all was sent again
+
+
+def test_a_job_in_a_copy_of_a_runs_folder_is_another_run(folder: Path):
+    words = ["--profile", "off", "tracked.py"]
+    ended = job(folder, "--name", "base", "--experiment", "first", *words, "--lr", "0.1")
+    assert ended.returncode == 0, ended.stderr
+    client, original = run_of(folder, "base", "first")
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "branch")
+    of_copy = ["--name", "branch", "--experiment", "second", *words]
+    failed = job(folder, *of_copy, "--lr", "0.01", "--fail")
+    assert failed.returncode == 3, failed.stderr
+    kept = client.get_run(original.info.run_id)
+    assert kept.to_dictionary() == original.to_dictionary()
+    _, first = run_of(folder, "branch", "second")
+    assert first.data.params["argument.lr"] == "0.01"
+    assert (first.info.status, first.data.tags["headrace.attempt"]) == ("FAILED", "2")
+    assert history(client, first, "seen.rank0") == [(step, step) for step in range(40)]
+    assert job(folder, *of_copy).returncode == 0  # goes on with the run of the copy
+    _, second = run_of(folder, "branch", "second")
+    assert second.info.run_id == first.info.run_id
+    assert second.info.status == "FINISHED"
+
+
+UNTRACKED = """
+from headrace import experiments
+
+experiments.autolog()
+with experiments.start_run("mine"):
+    experiments.log_params({"lr": 0.1})
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "2"]])
+def test_a_job_whose_target_is_damaged_says_so_and_runs_untracked(folder: Path, flags: list[str]):
+    (folder / "plain.py").write_text(UNTRACKED)
+    words = ["--name", "base", "--profile", "off", *flags]
+    assert job(folder, *words, "--tracking-uri", "off", "plain.py").returncode == 0
+    file = folder / "runs" / "base" / "experiment" / "target.json"
+    file.parent.mkdir()
+    for number, text in enumerate(("", '{"key": "k", "of_a_newer_version": 1}'), 1):
+        file.write_text(text)
+        ended = job(folder, *words, "plain.py")
+        assert ended.returncode == 0, ended.stderr
+        said = " ".join(ended.stderr.split())
+        assert said.count(f"the run is not tracked: {file}") == 1
+        assert "what the script logs is dropped" in said
+        assert "Traceback" not in said
+        assert RunFolder(file.parents[1]).attempts()[number].exit_code == 0
 
 
 @pytest.mark.parametrize(("signum", "status"), [
@@ -287,6 +351,54 @@ def test_runs_of_several_names_that_a_job_starts_are_its_own_and_that_is_said(fo
     said = " ".join(ended.stderr.split())
     assert said.count("are logged to the job's run 'base', as 'lr-0.1' was") == 1
     assert run_of(folder, "base")[1].data.params["lr"] == "0.1"
+
+
+READS_BACK = """
+import json
+from pathlib import Path
+
+from headrace import HeadraceError, experiments
+
+experiments.init(experiment="resnet")
+for name in ("first", "second"):
+    with experiments.start_run(name):
+        experiments.log_params({"lr": 0.1})
+        for step in range(500):
+            experiments.log_time_series_metrics({f"loss.{name}": step}, step=step)
+        experiments.ExperimentRun(name).log_metrics({f"accuracy.{name}": 0.75})
+frame = experiments.get_experiment_df()
+read = {"frame": frame["run_name"].tolist()}
+for name in ("base", "first", "second"):
+    run = experiments.ExperimentRun(name)
+    metrics = [metric for metric in run.get_metrics() if metric.startswith("accuracy")]
+    series = run.get_time_series_data_frame()
+    read[name] = [len(series), sorted(metrics), run.get_params().get("lr"), run.state]
+try:
+    experiments.ExperimentRun("third")
+except HeadraceError as error:
+    read["third"] = str(error)
+Path("read.json").write_text(json.dumps(read))
+"""
+
+
+@pytest.mark.parametrize("tracked", ["by name", "by the experiment's id", "off"])
+def test_a_jobs_script_reads_what_it_logged_by_the_names_that_it_chose(folder: Path, tracked: str):
+    (folder / "train.py").write_text(READS_BACK)
+    client, words, extra = MlflowClient(database_uri(folder / "runs")), [], {}
+    client.create_run(client.create_experiment("resnet"), run_name="earlier")
+    if tracked == "by the experiment's id":
+        extra["MLFLOW_EXPERIMENT_ID"] = client.create_experiment("mine")
+    if tracked == "off":
+        words = ["--tracking-uri", "off"]
+    words += ["--name", "base", "--profile", "off"]
+    ended = run(folder, *words, "train.py", HEADRACE_TRACKING_URI="", **extra)
+    assert ended.returncode == 0, ended.stderr
+    read = json.loads((folder / "read.json").read_text())
+    assert read.pop("frame") == ["base", "earlier"]
+    assert "There is no run 'third'" in read.pop("third")
+    logged = [500, ["accuracy.first", "accuracy.second"], "0.1", "RUNNING"]
+    expected = [0, [], None, "RUNNING"] if tracked == "off" else logged
+    assert read == dict.fromkeys(("base", "first", "second"), expected)
 
 
 @pytest.mark.parametrize("tracked_on", ["a database", "a server that is away"])

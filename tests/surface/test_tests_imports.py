@@ -62,7 +62,8 @@ PURE = """
     data.shards.sources.tables data.shards.tar data.shards.tar_index data.storage
     data.storage.cache.block_file data.storage.urls data.transforms data.transforms.augmentation
     decide.cost.price_catalogue
-    decide.experiments.entry_batch decide.experiments.sent_state decide.experiments.spool_sender
+    decide.experiments.entry_batch decide.experiments.event_file_importer
+    decide.experiments.sent_state decide.experiments.spool_sender
     jobs.cli_args jobs.environment.unmounted_folder jobs.hosts.host_commands
     jobs.hosts.host_records
     jobs.hosts.offload_setup jobs.hosts.report_calls jobs.hosts.script_ray jobs.hosts.spool_copies

@@ -120,11 +120,38 @@ def test_steps_far_apart_are_all_kept(tmp_path: Path, client: MlflowClient):
     assert len(curve.steps) > 40
 
 
-@pytest.mark.parametrize("count", [2, 299, 301, 2000])
+SHORT = {
+    "doubled": [2**power for power in range(21)],
+    "cubes": [number**3 for number in range(-20, 30)],
+    "far apart": [*range(150), *range(10**6, 10**6 + 150)],
+    "times": [0, 1, 2, 1_795_000_000_123_456_789],
+    "several values a step": [number**2 for number in range(200) for _ in range(8)],
+}
+
+
+@pytest.mark.parametrize("steps", SHORT.values(), ids=SHORT)
+@pytest.mark.parametrize("store", ["the database", "the client"])
+def test_a_short_series_is_whole_however_uneven_its_steps_are(
+    tmp_path: Path, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, steps: list[int],
+    store: str,
+):  # fmt: skip
+    points = [(number / 3, number, step) for number, step in enumerate(steps)]
+    run = tracked(tmp_path, client, {"loss": points})
+    if store == "the client":
+        monkeypatch.setattr(metric_curves, "database_file", lambda _: None)
+    curve = read_run_curves(run).curves["loss"]
+    last = {step: value for value, _, step in points}
+    assert (curve.steps, curve.values) == (tuple(last), tuple(last.values()))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(("count", "times"), [(2, 1), (299, 1), (301, 1), (2000, 1), (350, 4)])
 def test_the_client_gives_what_the_database_does(
-    tmp_path: Path, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, count: int
-):
-    points = [(step / 3, step, step) for step in range(count)]
+    tmp_path: Path, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, count: int, power: int,
+    times: int,
+):  # fmt: skip
+    steps = [number**power for number in range(count) for _ in range(times)]
+    points = [(number / 3, number, step) for number, step in enumerate(steps)]
     run = tracked(tmp_path, client, {"loss": points})
     direct = read_run_curves(run)
     monkeypatch.setattr(metric_curves, "database_file", lambda _: None)

@@ -88,6 +88,47 @@ def test_secrets_do_not_count_in_what_a_run_is_known_by(tmp_path: Path):
     assert one.digest == other.digest
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hyperparameters.token_mixer",
+        "hyperparameters.author-key",
+        "environment.HF_TOKEN",
+        "hyperparameters.lr",
+    ],
+)
+def test_values_that_a_sweep_varies_count_in_what_its_runs_are_known_by(tmp_path: Path, key: str):
+    text = JOB + '[environment]\nAPI_TOKEN = "canary one"\n[sweep.grid]\n'
+    values = ["a1b2c3d4e5f6a7b8", "pooling", "mlp"]
+    first = read(tmp_path, text + f"{key} = {values[:2]}".replace("'", '"')).runs
+    second = read(tmp_path, text + f"{key} = {values[:3:2]}".replace("'", '"')).runs
+    assert first[0].digest == second[0].digest
+    assert len({run.digest for run in (*first, *second)}) == 3
+    tried = (*values[:2], *values[:3:2])
+    for run, value in zip((*first, *second), tried, strict=True):
+        known = repr((dict(run.changes), dict(run.hidden_changes), run.digest))
+        assert "canary" not in known
+        assert (value in known) == (run.changes[key] != "***")
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("args", '[["--token", "uvw"], ["--token", "xyz"]]'),
+        ("hyperparameters.words", '["--api-key uvw", "--api-key xyz"]'),
+        ("hyperparameters.url", '["postgres://user:uvw@db/x", "postgres://user:xyz@db/x"]'),
+        ("hyperparameters", '[{token = "uvw"}, {token = "xyz"}]'),
+        ("hyperparameters.tokens.first", '["uvw", "xyz"]'),
+    ],
+)
+def test_secrets_within_values_that_vary_count_too(tmp_path: Path, key: str, values: str):
+    text = f'entry_point = "train.py"\n[sweep.grid]\n{key} = {values}\n'
+    runs = read(tmp_path, text).runs
+    assert len({run.digest for run in runs}) == 2
+    known = repr([(run.name, dict(run.changes), dict(run.hidden_changes)) for run in runs])
+    assert "uvw" not in known
+
+
 def test_a_secret_is_in_no_name_and_is_not_shown(tmp_path: Path):
     sweep = read(
         tmp_path,

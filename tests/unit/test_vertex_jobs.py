@@ -83,6 +83,24 @@ def test_objects_of_the_sdk_are_read_as_dicts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "count", "devices"),
+    [
+        (aiplatform.gapic.AcceleratorType.NVIDIA_TESLA_T4, 2, 2),
+        (aiplatform.gapic.AcceleratorType.NVIDIA_L4, 0, 1),
+        (aiplatform.gapic.AcceleratorType.NVIDIA_H100_80GB.name, 8, 8),
+        (aiplatform.gapic.AcceleratorType.ACCELERATOR_TYPE_UNSPECIFIED, 0, None),
+        (aiplatform.gapic.AcceleratorType.ACCELERATOR_TYPE_UNSPECIFIED.name, 0, None),
+    ],
+)
+def test_devices_are_named_as_by_the_sdk(kind: Any, count: int, devices: int | None) -> None:
+    machine = {**MACHINE, "accelerator_type": kind, "accelerator_count": count}
+    (group,) = pools_request([{**pool("python", "a.py"), "machine_spec": machine}], "")[
+        "instance_groups"
+    ]
+    assert group.devices == devices
+
+
+@pytest.mark.parametrize(
     "container",
     [
         {"env": "HF_TOKEN='canary one'"},

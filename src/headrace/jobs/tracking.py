@@ -27,9 +27,11 @@ from headrace.decide.experiments.run_target import (
     ARGUMENT_PREFIX,
     ELSEWHERE,
     JOB_PREFIX,
+    JOB_RUN_TYPE,
     NO_TRACKING,
     TARGET_FILE,
     RunTarget,
+    target_to_go_on,
     tracking_uri,
 )
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, encodable, now_ms
@@ -40,7 +42,8 @@ from headrace.records.run_folder import Attempt, RunFolder, runs_folder
 if TYPE_CHECKING:
     from headrace.report.page_data import PageData
 
-_RUN_TYPE = "headrace.run"
+_ARTIFACTS = "headrace"
+"""Where the run's artifacts of ours go: a script may log a report.html of its own."""
 _SENDER_RESTARTS = 3
 _END_S = 60.0  # for MLflow's import, if the job was short, and the last entries
 _STOPPED = {128 + each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)}
@@ -49,14 +52,14 @@ _STOPPED = {128 + each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 def check_experiment(folder: RunFolder, options: RunOptions) -> None:
     """Raise UsageError where a run has been tracked in another experiment than the one asked for.
 
-    It would go on there, with the params of its first attempt.
+    It would go on there, with the params of its first attempt. A copy does not: see
+    `RunTarget.is_of_another_run`.
     """
-    try:
-        target = RunTarget.read(folder.path / SPOOL)
-    except (OSError, ValueError, TypeError):  # reported as tracking begins
+    spool, asked = folder.path / SPOOL, options.experiment
+    target = RunTarget.readable(spool)
+    if target is None or asked in {None, target.experiment}:
         return
-    asked = options.experiment
-    if target is not None and asked is not None and asked != target.experiment:
+    if not target.is_of_another_run(spool):
         raise UsageError(
             f"--experiment {asked}: run {folder.path.name} is of experiment "
             f"{target.experiment!r} ({folder.path}). Choose another --name, or leave out "
@@ -67,14 +70,15 @@ def check_experiment(folder: RunFolder, options: RunOptions) -> None:
 def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> None:
     """Write down an attempt that starts, for MLflow; nothing where the run is not tracked.
 
-    A run whose folder cannot be written says so, and goes on.
+    A run whose folder cannot be written, or does not say where it is tracked, says so, and goes on.
     """
     uri = options.tracking_uri or env.TRACKING.get()
-    if uri == NO_TRACKING:
-        return
     spool = folder.path / SPOOL
     try:
-        if RunTarget.read(spool) is None:
+        target = target_to_go_on(spool)
+        if uri == NO_TRACKING:
+            return
+        if target is None:
             _target(folder, attempt, options, uri).write(spool)
         writer = SpoolWriter(spool)
         for entry in _first_entries(folder, attempt):
@@ -87,7 +91,7 @@ def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> 
 def spool_of(folder: RunFolder) -> Path | None:
     """Return the spool of a run; None where it is not tracked."""
     spool = folder.path / SPOOL
-    return spool if (spool / TARGET_FILE).exists() else None
+    return None if RunTarget.readable(spool) is None else spool
 
 
 def target_elsewhere(folder: RunFolder) -> dict[str, bytes]:
@@ -95,7 +99,7 @@ def target_elsewhere(folder: RunFolder) -> dict[str, bytes]:
 
     What they log goes to the run's spool here: where that is sent to is no concern of theirs.
     """
-    target = RunTarget.read(folder.path / SPOOL)
+    target = RunTarget.readable(folder.path / SPOOL)
     if target is None:
         return {}
     known = asdict(replace(target, tracking_uri=ELSEWHERE))
@@ -104,7 +108,7 @@ def target_elsewhere(folder: RunFolder) -> dict[str, bytes]:
 
 def mlflow_variables(spool: Path) -> dict[str, str | None]:
     """Return the variables by which a script's own calls of MLflow go where its run is tracked."""
-    target = RunTarget.read(spool)
+    target = RunTarget.readable(spool)
     if target is None:
         return {}
     found: dict[str, str | None] = {
@@ -130,7 +134,7 @@ def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str |
         experiment_id=experiment_id or "",
         run_name=encodable(folder.path.name),
         started_ms=round(attempt.started_s * 1000),
-        run_type=_RUN_TYPE,
+        run_type=JOB_RUN_TYPE,
         git_folder=str(Path(script).absolute().parent),
     )
 
@@ -229,7 +233,7 @@ def _measured(folder: RunFolder, data: PageData) -> Iterator[Entry]:
     for name in ("diagnosis.json", "report.html"):
         file = folder.path / name
         if file.exists():
-            yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": ""}
+            yield {"kind": "artifact", "at_ms": at_ms, "path": str(file), "folder": _ARTIFACTS}
 
 
 def _numbers(at_ms: int, values: Mapping[str, float]) -> Entry:

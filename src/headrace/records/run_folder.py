@@ -84,6 +84,12 @@ def running_launcher(folder: Path, launcher: Mapping[str, Any]) -> int | None:
     return None if _is_copy(folder, launcher) else running_pid(launcher)
 
 
+def may_run_elsewhere(folder: Path, launcher: Mapping[str, Any]) -> bool:
+    """Whether a run's folder is a copy that came from another host, where its launcher may run."""
+    is_others = bool(launcher) and launcher["host"] != platform.node()
+    return is_others and _is_copy(folder, launcher)
+
+
 def _is_copy(folder: Path, launcher: Mapping[str, Any]) -> bool:
     try:
         is_same = launcher.get("folder") in {None, folder.stat().st_ino}

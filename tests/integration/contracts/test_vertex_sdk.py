@@ -82,6 +82,13 @@ def test_a_script_is_launched_and_tracked(
     series = aiplatform.ExperimentRun("run-1", "resnet").get_time_series_data_frame()
     assert series["loss"].tolist() == [1, 1 / 2, 1 / 3]
     assert len(aiplatform.Experiment("resnet").get_data_frame()) == 1
+    job.delete()  # as notebooks end
+    aiplatform.Experiment("resnet").delete(delete_backing_tensorboard_runs=True)
+    said = " ".join(capfd.readouterr().err.split())
+    assert "delete: run-1 stays, with its outputs" in said
+    assert "delete: resnet stays, with its runs" in said
+    assert output.exists()
+    assert len(aiplatform.get_experiment_df("resnet")) == 1
 
 
 def test_a_package_is_launched_without_waiting(notebook: Path) -> None:

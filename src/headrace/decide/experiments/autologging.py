@@ -128,7 +128,7 @@ _AUTOLOGGING = _Autologging()
 
 def log_automatically(spool: Path) -> None:
     """Have MLflow's autologging log to the run of a spool from now on; models are not saved."""
-    target = RunTarget.read(spool)
+    target = RunTarget.readable(spool)
     if target is None:
         return
     if target.tracking_uri == ELSEWHERE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,13 +14,18 @@ from headrace.core.files import write_atomically, write_text_atomically
 from headrace.decide.experiments.entry_batch import SUMMARY_TAG
 from headrace.decide.experiments.run_target import (
     ARGUMENT_PREFIX,
+    ELSEWHERE,
     JOB_PREFIX,
+    JOB_RUN_TYPE,
     TEXT_METRIC_PREFIX,
+    RunTarget,
     shown_uri,
 )
+from headrace.decide.experiments.sent_state import SentState
+from headrace.decide.experiments.spool import RUNNING, SPOOL
 from headrace.decide.experiments.spool_sender import RUN_TYPE_TAG
 from headrace.decide.experiments.stored_runs import StoredRun, stored_runs
-from headrace.decide.experiments.tracking_store import TrackingStore
+from headrace.decide.experiments.tracking_store import StoreUnavailableError, TrackingStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +106,31 @@ class TrackedRun:
             raise UsageError(f"There is no run {name!r} in {where}.{did_you_mean(name, names)}")
         return run
 
+    @classmethod
+    def of_job(cls, folder: Path) -> Self:
+        """Return the run of a job, by its folder.
+
+        One with nothing in it where the job is not tracked, or from another machine. Raises
+        StoreUnavailableError: MLflow does not have it yet.
+        """
+        target = RunTarget.readable(folder / SPOOL)
+        if target is None or target.tracking_uri == ELSEWHERE:
+            empty = StoredRun(
+                run_id="", experiment="" if target is None else target.experiment,
+                name=folder.name if target is None else target.run_name, state=RUNNING,
+                started_ms=0, ended_ms=None, tags={RUN_TYPE_TAG: JOB_RUN_TYPE},
+            )  # fmt: skip
+            return cls.of(ELSEWHERE, empty)
+        uri, run_id = target.tracking_uri, SentState.read(folder / SPOOL).run_id
+        experiment = None if target.experiment_id else target.experiment
+        for stored in stored_runs(uri, experiment):
+            if stored.run_id == run_id:
+                return cls.of(uri, stored)
+        raise StoreUnavailableError(
+            f"{shown_uri(uri)} does not have the job's run {target.run_name!r} yet. What was "
+            "logged is kept, and sent once that works: read it then."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON."""
         names = [each.name for each in fields(self) if each.repr]
@@ -126,10 +156,8 @@ class TrackedRun:
         """
         import pandas as pd
 
-        store = TrackingStore(self.uri)
         columns, times = {}, pd.Series(dtype="int64")
-        for name in sorted(self.time_series):
-            history = store.history(self.run_id, self.stored_names[name])
+        for name, history in self._histories():
             points = pd.DataFrame(history, columns=["step", "at_ms", "value"])
             points = points.sort_values("at_ms", kind="stable").drop_duplicates("step", keep="last")
             points = points.set_index("step")
@@ -139,6 +167,13 @@ class TrackedRun:
         wall_time = pd.to_datetime(times.sort_index(), unit="ms", utc=True)
         frame.insert(0, _POINT_COLUMNS[1], wall_time)
         return frame.rename_axis(_POINT_COLUMNS[0]).reset_index()
+
+    def _histories(self) -> Iterator[tuple[str, list[tuple[int, int, float]]]]:
+        """Yield the name of each time series and its points, as (step, at_ms, value)."""
+        if self.time_series:
+            store = TrackingStore(self.uri)
+            for name in sorted(self.time_series):
+                yield name, store.history(self.run_id, self.stored_names[name])
 
 
 def _summary_names(tags: Mapping[str, str]) -> set[str]:
@@ -190,14 +225,19 @@ def tracked_runs(uri: str, experiment: str | None = None) -> list[TrackedRun]:
 
 
 def runs_frame(
-    uri: str, experiment: str | None, *, include_time_series: bool = True
-) -> pd.DataFrame:
-    """Return runs, the latest first, a row each; see `headrace.experiments.get_experiment_df`."""
+    uri: str, experiment: str | None, *, include_time_series: bool = True,
+    and_run: TrackedRun | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Return runs, the latest first, a row each; see `headrace.experiments.get_experiment_df`.
+
+    `and_run` is one of them, too, also if the experiment has it not.
+    """
     import pandas as pd
 
-    rows = [
-        run.row(include_time_series=include_time_series) for run in tracked_runs(uri, experiment)
-    ]
+    runs = tracked_runs(uri, experiment)
+    if and_run is not None and and_run.run_id not in {run.run_id for run in runs}:
+        runs.insert(0, and_run)
+    rows = [run.row(include_time_series=include_time_series) for run in runs]
     names = sorted({name for row in rows for name in row if name not in FIRST_COLUMNS}, key=_order)
     return pd.DataFrame(rows, columns=[*FIRST_COLUMNS, *names])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,6 +13,9 @@ from headrace.decide.experiments.spool import Entry, SpoolWriter, now_ms, read_s
 
 _RANK_0_MS = 60_000
 """How long the first file of rank 0 is waited for: in some scripts another rank writes alone."""
+
+_TIME = re.compile(r"\d{9,}(?:\.\d+)?")
+"""The names of the folders that `add_hparams` makes: seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class _NamedFile:
 class EventFileImporter:
     """Reads the event files that entries of a spool name, and logs their scalars to the spool.
 
-    Each of these entries says how far the file was read, so that after a restart none comes again.
+    Each entry that it logs says how far the file was read, so that after a restart none comes
+    again, and what its names begin with, which stays so.
     """
 
     def __init__(self, spool: Path) -> None:
@@ -56,8 +62,11 @@ class EventFileImporter:
         """
         self._look_for_files(is_last=is_last)
         for path, file in self._files.items():
+            prefix = self._prefixes[path.parent]
             for entry in file.read():
-                self._writer.add({**entry, "event_file": str(path), "events": file.count})
+                self._writer.add({
+                    **entry, "event_file": str(path), "events": file.count, "prefix": prefix,
+                })  # fmt: skip
         self._writer.flush()
 
     def _look_for_files(self, *, is_last: bool) -> None:
@@ -66,6 +75,9 @@ class EventFileImporter:
             for entry in entries:
                 if "events" in entry:
                     self._skipped[entry["event_file"]] = entry["events"]
+                    if "prefix" in entry:  # not that of an older version
+                        folder = Path(entry["event_file"]).parent
+                        self._prefixes.setdefault(folder, entry["prefix"])
                 elif entry["kind"] == "event_file":
                     named = _NamedFile.of(entry)
                     self._named.setdefault(named.path, named)
@@ -80,17 +92,23 @@ class EventFileImporter:
     def _prefix(self, named: _NamedFile, *, is_last: bool) -> str | None:
         """Return what a file's names begin with: "" in the first folder of each start of the job.
 
-        So a series goes on after a restart, though loggers give each start a folder of its own.
-        None where that folder is not known yet.
+        So a series goes on after a restart, though loggers give each start a folder of its own. In
+        another folder it is as much of the path as sets it apart from those opened before. None
+        where the first folder is not known yet.
         """
         folder = named.path.parent
         if folder not in self._prefixes:
             first = self._first_folder(named.start, is_last=is_last)
             if first is None:
                 return None
-            # `add_hparams` makes a folder that is called by the time.
-            is_of_hparams = folder.parent == first and folder.name.replace(".", "").isdecimal()
-            self._prefixes[folder] = "" if folder == first or is_of_hparams else f"{folder.name}/"
+            is_of_hparams = folder.parent == first and _TIME.fullmatch(folder.name) is not None
+            is_first = folder == first or is_of_hparams
+            taken = {
+                self._prefixes.get(each.path.parent, "")
+                for each in self._named.values()
+                if each.start == named.start
+            }
+            self._prefixes[folder] = "" if is_first else _distinct_end(folder, first, taken)
         return self._prefixes[folder]
 
     def _first_folder(self, start: tuple[int, int], *, is_last: bool) -> Path | None:
@@ -105,3 +123,16 @@ class EventFileImporter:
         first = min(in_time, key=lambda each: each.rank)
         is_known = first.rank == 0 or now_ms() > until_ms or is_last
         return first.path.parent if is_known else None
+
+
+def _distinct_end(folder: Path, first: Path, taken: AbstractSet[str]) -> str:
+    """Return as many last parts of a folder's path as are no end of the first one's, nor taken.
+
+    Such as `val/`, and beside fold_0/version_0, which is the first, `fold_1/version_0/`.
+    """
+    parts = folder.parts[1:]  # without the root
+    for count in range(1, len(parts)):
+        end = f"{'/'.join(parts[-count:])}/"
+        if first.parts[-count:] != parts[-count:] and end not in taken:
+            return end
+    return f"{'/'.join(parts)}/"

@@ -18,6 +18,7 @@ from headrace.core.errors import UsageError
 from headrace.core.process.sidecar import Sidecar
 from headrace.decide.experiments.artifact_copies import copy_artifact, new_folder
 from headrace.decide.experiments.run_target import ELSEWHERE, TEXT_METRIC_PREFIX, RunTarget
+from headrace.decide.experiments.sent_state import wait_until_sent
 from headrace.decide.experiments.spool import RUNNING, SPOOL, Entry, SpoolWriter, now_ms
 
 SENDER = "headrace.decide.experiments.sender_process"
@@ -105,7 +106,8 @@ class LoggedRun:
     def log_artifact(self, path: str | Path, folder: str = "") -> None:
         """Log a file, or a folder with all in it, as it is now.
 
-        Raises UsageError: it is not there.
+        Without `folder` it goes to the top of the run's artifacts, a folder by its own name; with
+        it, a file or what is in a folder goes there. Raises UsageError: it is not there.
         """
         found = Path(path).expanduser().absolute()
         if found.name == "..":
@@ -168,11 +170,15 @@ class LoggedRun:
             self.writer.add(entry)
 
     def flush(self) -> bool:
-        """Have MLflow get all that was logged until now; return whether it has."""
-        if self.writer is not None:
-            self.writer.flush()
-        if self._sender is None:
+        """Have MLflow get all that was logged until now; return whether it has.
+
+        It is waited for a minute at most; on another machine than the run's, not at all.
+        """
+        if self.writer is None:
             return False
+        self.writer.flush()
+        if self._sender is None:  # the job's launcher has what all of its ranks logged sent
+            return self._sends_files and wait_until_sent(self.writer.folder, _SEND_S)
         self._sender.send({"send": True})
         try:
             answer = self._sender.receive(_SEND_S)
@@ -195,13 +201,10 @@ class LoggedRun:
 
 def job_run() -> LoggedRun | None:
     """Return the run of the job that this process is part of; None outside of jobs."""
-    folder = _job_folder()
+    folder = job_folder()
     if folder is None:
         return None
-    try:
-        target = RunTarget.read(folder / SPOOL)
-    except (OSError, ValueError, TypeError):  # not this user's, or damaged
-        target = None
+    target = RunTarget.readable(folder / SPOOL)
     if target is None:
         print_status("the job is not tracked: what the script logs is dropped")
         return LoggedRun(folder, folder.name, sends=False, tracked=False)
@@ -212,7 +215,7 @@ def job_run() -> LoggedRun | None:
     )  # fmt: skip
 
 
-def _job_folder() -> Path | None:
+def job_folder() -> Path | None:
     """Return the run's folder in a job's process; None outside of jobs.
 
     Ray's workers that a script starts know of the records alone, which lie in that folder.

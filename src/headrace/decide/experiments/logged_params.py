@@ -46,9 +46,9 @@ def is_logged_to(run: Path) -> bool:
 
 
 def _stored_params(run: Path) -> dict[str, str]:
+    target = RunTarget.readable(run / SPOOL)
+    file = None if target is None else database_file(target.tracking_uri)
     with suppress(OSError, ValueError, TypeError, sqlite3.Error):
-        target = RunTarget.read(run / SPOOL)
-        file = None if target is None else database_file(target.tracking_uri)
         if file is not None:
             with open_database(file) as database:
                 return dict(database.execute(_QUERY, [SentState.read(run / SPOOL).run_id]))

@@ -11,11 +11,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from headrace.core.errors import HeadraceError, RecordsError
-from headrace.decide.experiments.run_target import RunTarget, database_file, shown_uri
+from headrace.decide.experiments.run_target import (
+    RunTarget,
+    RunTargetError,
+    database_file,
+    shown_uri,
+)
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_numbers import logged_number
@@ -36,10 +42,7 @@ _FIRST_POINTS = """
     SELECT step, CASE WHEN is_nan THEN NULL ELSE value END
     FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp DESC LIMIT ?
 """
-_ENDS = (
-    "SELECT MIN(step) FROM metrics WHERE run_uuid = ? AND key = ?",
-    "SELECT MAX(step) FROM metrics WHERE run_uuid = ? AND key = ?",
-)
+_LAST_STEP = "SELECT MAX(step) FROM metrics WHERE run_uuid = ? AND key = ?"
 _FROM_STEP = """
     SELECT step, CASE WHEN is_nan THEN NULL ELSE value END
     FROM metrics WHERE run_uuid = ? AND key = ? AND step >= ?
@@ -51,7 +54,7 @@ _Point: TypeAlias = tuple[int, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A time series, thinned out evenly by step; its first and last step are kept.
+    """A time series: whole if it is short, else thinned out evenly by step, with both ends kept.
 
     Attributes:
         steps: Ascending.
@@ -91,7 +94,7 @@ def read_run_curves(
     known = {} if unreachable is None else unreachable
     try:
         target = RunTarget.read(run / SPOOL)
-    except (OSError, ValueError, TypeError) as error:
+    except RunTargetError as error:
         raise RecordsError(f"Where {run.name} is tracked cannot be read: {error}") from error
     run_id = "" if target is None else SentState.read(run / SPOOL).run_id
     if target is None or not run_id:
@@ -131,14 +134,29 @@ def _curve(connection: sqlite3.Connection, run_id: str, name: str) -> Curve:
     if not found:
         return Curve((), ())
     if len(found) < _FEW_POINTS:
-        points = list(_thinned(_Points(found).from_step, found[0][0], found[-1][0]))
-    else:
-        # Of both in one query SQLite would read all points; each by itself it finds in the index.
-        first, last = (connection.execute(end, whose).fetchone()[0] for end in _ENDS)
-        query = partial(_from_step, connection, whose)
-        points = list(_thinned(query, first, last))
-    values = tuple(logged_number(value) for _, value in points)
-    return Curve(tuple(step for step, _ in points), values)
+        return _shown(_Points(found).from_step, found)
+    last = connection.execute(_LAST_STEP, whose).fetchone()[0]  # found in the index
+    return _shown(partial(_from_step, connection, whose), found, last)
+
+
+def _shown(
+    from_step: Callable[[int], _Point | None], points: Sequence[_Point], last: int | None = None
+) -> Curve:
+    """Return the curve of a series.
+
+    Args:
+        from_step: Returns its first point at or after a step.
+        points: All of them by step, or the first ones.
+        last: Its last step; None: that of `points`.
+    """
+    first, end = points[0][0], points[-1][0] if last is None else last
+    kept: list[_Point] = []
+    if len({step for step, _ in points}) <= MOST_POINTS:  # else there is no need to look for each
+        kept = list(islice(_each_step(from_step, first, end), MOST_POINTS + 1))
+    if not 0 < len(kept) <= MOST_POINTS:
+        kept = list(_thinned(from_step, first, end))
+    values = tuple(logged_number(value) for _, value in kept)
+    return Curve(tuple(step for step, _ in kept), values)
 
 
 def _from_step(connection: sqlite3.Connection, whose: list[str], step: int) -> _Point | None:
@@ -157,6 +175,16 @@ class _Points:
         """Return the first point at a step or after it."""
         place = bisect_left(self._steps, step)
         return self._points[place] if place < len(self._points) else None
+
+
+def _each_step(
+    from_step: Callable[[int], _Point | None], first: int, last: int
+) -> Iterator[_Point]:
+    """Yield a series' first point of each of its steps."""
+    found = from_step(first)
+    while found is not None:
+        yield found
+        found = from_step(found[0] + 1) if found[0] < last else None
 
 
 def _thinned(from_step: Callable[[int], _Point | None], first: int, last: int) -> Iterator[_Point]:
@@ -185,11 +213,9 @@ def _of_store(store: TrackingStore, run_id: str) -> RunCurves:
     curves = {}
     for name in sorted(last):
         points = sorted(store.history(run_id, name), key=lambda point: point[:2])
-        by_step = {step: value for step, _, value in points}
-        steps = tuple(by_step)
-        if len(steps) > 1:
-            kept = [steps[place] for place in _spaced(range(len(steps)))]
-            curves[name] = Curve(tuple(kept), tuple(by_step[step] for step in kept))
+        by_step = list({step: value for step, _, value in points}.items())
+        if len(by_step) > 1:
+            curves[name] = _shown(_Points(by_step).from_step, by_step)
     return RunCurves(last, curves)
 
 
@@ -213,7 +239,7 @@ def read_points_between(run: Path, name: str, begin_ms: int, end_ms: int) -> Cur
         wanted = [SentState.read(run / SPOOL).run_id, name, begin_ms, end_ms]
         with open_database(database) as connection:
             by_step = dict(connection.execute(_LOGGED, wanted).fetchall())  # the last of a step
-    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+    except (sqlite3.Error, RunTargetError, OSError, ValueError, TypeError) as error:
         raise RecordsError(f"The metric {name} of {run.name} cannot be read: {error}") from error
     steps = tuple(by_step)
     kept = tuple(steps[place] for place in _spaced(range(len(steps))))

@@ -31,7 +31,7 @@ _RUN_S, _POLL_S = 60.0, 0.1  # for the sender to import MLflow, too, and create 
 
 def prepare_mlflow(spool: Path) -> None:
     """Have the script's first MLflow run be that of a spool, once it imports MLflow."""
-    target = RunTarget.read(spool)
+    target = RunTarget.readable(spool)
     if target is not None and target.tracking_uri != ELSEWHERE and spool not in _PREPARED:
         _PREPARED.add(spool)
         offer = _Offer(spool, target)

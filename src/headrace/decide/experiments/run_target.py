@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from headrace.core import env
-from headrace.core.errors import UsageError
-from headrace.core.files import write_text_atomically
+from headrace.core.errors import HeadraceError, UsageError
+from headrace.core.files import sync_folder, write_text_atomically
 
 TARGET_FILE, SENT_FILE = "target.json", "sent.json"
 """Files of a spool: this, and how much of it MLflow has."""
@@ -21,9 +22,15 @@ TEXT_METRIC_PREFIX = "headrace.text_metric."
 """Of tags: metrics that are texts, as Vertex AI's SDK takes them, and MLflow does not."""
 ELSEWHERE = ""
 """The tracking URI of a run whose spool is on another machine."""
+JOB_RUN_TYPE = "headrace.run"
+"""Of the runs of jobs."""
 NO_TRACKING = "off"
 """In the place of a tracking URI, for jobs: they are not tracked."""
 _SQLITE = "sqlite:///"
+
+
+class RunTargetError(HeadraceError):
+    """The file that says where a run is tracked cannot be read; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,8 @@ class RunTarget:
         tensorboard: Whether it is written as an event file, too.
         database: The path of its runs folder's own database from its spool on; "": it is in
             another one. By this it is found where the runs folder was moved.
+        spool: The path of the spool that it was written to; "": an older version wrote it.
+        inode: That folder's, which a move on its file system leaves as it is, and a copy does not.
     """
 
     key: str
@@ -53,27 +62,88 @@ class RunTarget:
     git_folder: str = ""
     tensorboard: bool = True
     database: str = ""
+    spool: str = ""
+    inode: int = 0
 
     def write(self, spool: Path) -> None:
         """Write it to a spool, which is made if needed; raises OSError."""
         spool.mkdir(parents=True, exist_ok=True)
+        sync_folder(spool.parent)
         file = spool / TARGET_FILE
-        written = replace(self, database=_path_to_own_database(spool, self.tracking_uri))
-        write_text_atomically(file, json.dumps(asdict(written), indent=2) + "\n")
+        written = replace(
+            self, database=_path_to_own_database(spool, self.tracking_uri),
+            spool=str(spool.absolute()), inode=spool.stat().st_ino,
+        )  # fmt: skip
+        write_text_atomically(file, json.dumps(asdict(written), indent=2) + "\n", durable=True)
         file.chmod(0o600)  # the tracking URI may hold a password
 
     @classmethod
     def read(cls, spool: Path) -> Self | None:
-        """Return that of a spool; None if it has none. Raises OSError, ValueError."""
+        """Return that of a spool; None if it has none. Raises RunTargetError."""
+        file = spool / TARGET_FILE
         try:
-            text = (spool / TARGET_FILE).read_text(encoding="utf-8")
+            target = cls(**json.loads(file.read_text(encoding="utf-8")))
+            known, own = database_file(target.tracking_uri), spool / target.database
+            if target.database and known is not None and not known.exists() and own.exists():
+                return replace(target, tracking_uri=f"{_SQLITE}{os.path.normpath(own.absolute())}")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        target = cls(**json.loads(text))
-        known, own = database_file(target.tracking_uri), spool / target.database
-        if target.database and known is not None and not known.exists() and own.exists():
-            return replace(target, tracking_uri=f"{_SQLITE}{os.path.normpath(own.absolute())}")
+        except (OSError, ValueError, TypeError, AttributeError) as error:  # damaged, or a newer one
+            raise RunTargetError(
+                f"{file}, which says where the run is tracked, cannot be read: {error}. If a newer "
+                "Headrace wrote it, use that; otherwise move it away, and the next attempt writes "
+                "another."
+            ) from error
         return target
+
+    @classmethod
+    def readable(cls, spool: Path) -> Self | None:
+        """Return that of a spool; None also where it cannot be read, which is said elsewhere."""
+        try:
+            return cls.read(spool)
+        except RunTargetError:
+            return None
+
+    def has_original(self, spool: Path) -> bool:
+        """Whether a spool is a copy of that of another folder, which still is this run's."""
+        try:
+            if not self.spool or Path(self.spool).samefile(spool):
+                return False
+        except OSError:  # it was moved here, or is on another machine
+            return False
+        original = RunTarget.readable(Path(self.spool))
+        return original is not None and original.key == self.key
+
+    def is_of_another_run(self, spool: Path) -> bool:
+        """Whether an attempt that begins in a spool's folder is another run's: in that of a copy.
+
+        Where the original cannot be seen, such as on another machine, a copy under another name is
+        one, and one under the same name is the run that was moved. Raises OSError.
+        """
+        is_renamed = Path(self.spool).parent.name != spool.absolute().parent.name
+        has_other_inode = self.inode not in {0, spool.stat().st_ino}
+        return self.has_original(spool) or (is_renamed and has_other_inode)
+
+    def lies_in(self, spool: Path) -> bool:
+        """Whether it was written to a spool, and is where it was then; raises OSError."""
+        return (self.spool, self.inode) == (str(spool.absolute()), spool.stat().st_ino)
+
+
+def target_to_go_on(spool: Path) -> RunTarget | None:
+    """Return the target of the run that an attempt goes on with; None: it begins one.
+
+    In the folder of a copy that is another run, and what the original has logged is put aside.
+    Raises OSError, RunTargetError.
+    """
+    target = RunTarget.read(spool)
+    if target is None:
+        return None
+    if target.is_of_another_run(spool):
+        spool.rename(spool.with_name(f"{spool.name}-of-the-original-{time.time_ns()}"))
+        return None
+    if not target.lies_in(spool):  # so that copies of it are known as such from now on
+        target.write(spool)
+    return target
 
 
 def _path_to_own_database(spool: Path, uri: str) -> str:

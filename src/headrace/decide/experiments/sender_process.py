@@ -146,7 +146,7 @@ def _opened(parent: SidecarParent, spool: Path) -> _Sender | None:
 
 def _note_git_state(spool: Path) -> None:
     """Log the commit of now: the run may be sent much later."""
-    target = RunTarget.read(spool)
+    target = RunTarget.readable(spool)
     tags = git_tags(target.git_folder) if target is not None and target.git_folder else {}
     if tags:
         writer = SpoolWriter(spool)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +14,8 @@ from headrace.core.console import print_status
 from headrace.core.files import write_text_atomically
 from headrace.decide.experiments.run_target import SENT_FILE
 from headrace.decide.experiments.spool import RUNNING, Entry, spool_files
+
+_POLL_S = 0.1
 
 
 @dataclass(slots=True)
@@ -67,10 +71,13 @@ class SentState:
 
     def is_complete(self, spool: Path) -> bool:
         """Return whether MLflow has all of a spool; raises OSError."""
-        sizes = {path.name: path.stat().st_size for path in spool_files(spool)}
-        is_sent = all(size <= self.offsets.get(name, 0) for name, size in sizes.items())
         is_status_sent = self.sent_status == self.status
-        return bool(self.run_id) and is_sent and is_status_sent and not self.artifacts
+        return self.has_all_of(_sizes(spool)) and is_status_sent and not self.artifacts
+
+    def has_all_of(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether MLflow has what files of the spool held when they had these sizes."""
+        is_sent = all(size <= self.offsets.get(name, 0) for name, size in sizes.items())
+        return bool(self.run_id) and is_sent
 
     def take_status(self, entry: Entry) -> None:
         """Take a status: of several files the last one counts, and is sent after all else.
@@ -89,3 +96,18 @@ class SentState:
     def copy(self) -> Self:
         """Return a copy, which shares nothing."""
         return deepcopy(self)
+
+
+def wait_until_sent(spool: Path, patience_s: float) -> bool:
+    """Wait until MLflow has what a spool holds now, by whichever process; return whether it has."""
+    sizes, deadline = _sizes(spool), time.monotonic() + patience_s
+    while not SentState.read(spool).has_all_of(sizes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _sizes(spool: Path) -> dict[str, int]:
+    """Return the sizes of a spool's files, by name; raises OSError."""
+    return {path.name: path.stat().st_size for path in spool_files(spool)}

@@ -17,8 +17,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import countOf
 from pathlib import Path
 from time import time_ns
@@ -27,8 +28,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
-from headrace.decide.experiments.experiment_run import LARGEST_STEP, LoggedRun, job_run
-from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget
+from headrace.decide.experiments.experiment_run import (
+    LARGEST_STEP,
+    LoggedRun,
+    job_folder,
+    job_run,
+)
+from headrace.decide.experiments.run_target import RunTarget, RunTargetError, target_to_go_on
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
 from headrace.decide.experiments.script_failure import ScriptFailureWatch
 from headrace.decide.experiments.spool import ENDS, FINISHED, SPOOL, now_ms
@@ -57,7 +63,9 @@ class _Session:
     run: LoggedRun | None = None
     is_chosen: bool = False  # whether the script started that run itself
     autologs: bool = False
-    first_name: str = ""  # that the script gave the run of its job
+    job: LoggedRun | None = None  # that of the job, which the script has logged to
+    first_name: str = ""  # that the script gave it
+    names_in_job: set[tuple[str, str]] = field(default_factory=set)  # all, with their experiments
     is_second_reported: bool = False
     failure_watch: ScriptFailureWatch | None = (
         None  # from the first run on that is the script's own
@@ -159,8 +167,9 @@ def start_run(name: str, resume: bool = False) -> RunContext:  # noqa: FBT001, F
         raise UsageError(f"Run {_SESSION.run.name!r} is under way: call end_run() first.")
     if _SESSION.run is not None and not _SESSION.run.is_of_job:
         _end(FINISHED)
-    _SESSION.run = _SESSION.run or job_run()
+    _SESSION.run = _SESSION.run or _job_run()
     if _SESSION.run is not None:
+        _SESSION.names_in_job.add((_SESSION.experiment_name, name))
         _report_second_run(_SESSION.run, name)
     else:
         _SESSION.run = _new_run(name, resume=resume)
@@ -205,6 +214,8 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             f"There is a run {name!r} already, in experiment {target.experiment!r} ({folder}). "
             "Choose another name, or go on with it: start_run(name, resume=True)."
         )
+    with _written(folder, name):
+        target = target_to_go_on(folder / SPOOL)
     if target is None and folder.is_dir() and RunFolder(folder).attempts():
         raise UsageError(
             f"{folder} is a run of `headrace run` that is not tracked. Choose another name."
@@ -221,7 +232,8 @@ def _new_run(name: str, *, resume: bool) -> LoggedRun:
             git_folder=str(Path.cwd()),
             tensorboard=_SESSION.tensorboard,
         )
-        _write_target(target, folder)
+        with _written(folder, name):
+            target.write(folder / SPOOL)
     return LoggedRun(folder, name, sends=True, experiment=target.experiment)
 
 
@@ -254,19 +266,18 @@ def _target_of(name: str, folder: Path) -> RunTarget | None:
     """Return where a run is tracked, if there is one; UsageError: its file is damaged."""
     try:
         return RunTarget.read(folder / SPOOL)
-    except (OSError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"There is a run {name!r}, but {folder / SPOOL / TARGET_FILE}, which says where it is "
-            f"tracked, cannot be read: {error}. Choose another name, or move {folder} away."
-        ) from error
+    except RunTargetError as error:
+        raise UsageError(f"There is a run {name!r}, but {error} Or choose another name.") from error
 
 
-def _write_target(target: RunTarget, folder: Path) -> None:
+@contextmanager
+def _written(folder: Path, name: str) -> Iterator[None]:
+    """Raise UsageError where a run's folder cannot be written."""
     try:
-        target.write(folder / SPOOL)
+        yield
     except OSError as error:
         raise UsageError(
-            f"Run {target.run_name!r} cannot be started: {folder} cannot be written: "
+            f"Run {name!r} cannot be started: {folder} cannot be written: "
             f"{error.strerror or error}. Choose another runs folder: {env.RUNS_DIR.name}."
         ) from error
 
@@ -287,7 +298,7 @@ def autolog(disable: bool = False) -> None:  # noqa: FBT001, FBT002 - Vertex's s
     if disable:
         end_autologging()
         return
-    _SESSION.run = _SESSION.run or job_run()
+    _SESSION.run = _SESSION.run or _job_run()
     if _SESSION.run is None:
         uri = uri_of(runs_folder().absolute(), _SESSION.tracking_uri)
         await_training(uri, _run_of_training)
@@ -304,10 +315,16 @@ def _run_of_training() -> None:
 def _current() -> LoggedRun:
     """Return the run under way: that of the script, else that of the job."""
     if _SESSION.run is None:
-        _SESSION.run = job_run()
+        _SESSION.run = _job_run()
     if _SESSION.failure_watch is not None:
         _SESSION.failure_watch.goes_on()
     return _SESSION.run or _no_run()
+
+
+def _job_run() -> LoggedRun | None:
+    """Return the run of the job that this process is part of, to be logged to; None outside."""
+    _SESSION.job = job_run()
+    return _SESSION.job
 
 
 def _no_run() -> NoReturn:
@@ -384,27 +401,49 @@ def get_experiment_df(
 ) -> pd.DataFrame:
     """Return the runs of an experiment, by default the one that `init` chose, a row each.
 
-    Columns: experiment_name, run_name, run_type, state, param.*, metric.*, and with
-    `include_time_series` the last values of time series, time_series_metric.*. Raises
-    StoreUnavailableError.
+    In a job the job's run is one of them, whichever experiment that is of. Columns:
+    experiment_name, run_name, run_type, state, param.*, metric.*, and with `include_time_series`
+    the last values of time series, time_series_metric.*. Raises StoreUnavailableError.
     """
-    from headrace.decide.experiments.data_frames import runs_frame
+    from headrace.decide.experiments.data_frames import TrackedRun, runs_frame
 
-    if _SESSION.run is not None:
-        _SESSION.run.flush()
-    store = _SESSION.tracking_uri
+    experiment = experiment or _SESSION.experiment_name
+    job = _job_to_read(experiment)
     return runs_frame(
-        uri_of(runs_folder(), store),
-        experiment or _SESSION.experiment_name,
+        uri_of(runs_folder(), _SESSION.tracking_uri),
+        experiment,
         include_time_series=include_time_series,
+        and_run=None if job is None else TrackedRun.of_job(job.folder),
     )
+
+
+def _job_to_read(experiment: str, name: str | None = None) -> LoggedRun | None:
+    """Return the job's run where it is meant by what is read; MLflow has all that was logged then.
+
+    A job's script calls it by the names that it started runs under, and by the experiment that it
+    chose, though the job was given others. None: another run is meant, or it is no job.
+    """
+    job = _SESSION.job
+    if job is not None and job.folder != job_folder():
+        job = None
+    logged = _SESSION.run or job
+    if logged is not None:
+        logged.flush()
+    if job is None:
+        return None
+    given = _SESSION.names_in_job
+    if name is not None and name != job.name:
+        return job if (experiment, name) in given else None
+    experiments = {_SESSION.experiment_name, job.experiment, *(chosen for chosen, _ in given)}
+    return job if experiment in experiments else None
 
 
 class ExperimentRun(NamedRun):
     """A run of an experiment, to read, and to log to while it is under way.
 
     Args:
-        run_name: Its name; of several of one name the latest.
+        run_name: Its name; of several of one name the latest. In a job a name that its script has
+            given to `start_run` is the job's run.
         experiment: By default the one that `init` chose.
 
     Raises UsageError (there is no such run), StoreUnavailableError.
@@ -413,9 +452,12 @@ class ExperimentRun(NamedRun):
     def __init__(self, run_name: str, experiment: str | None = None) -> None:
         from headrace.decide.experiments.data_frames import TrackedRun
 
-        if _SESSION.run is not None:
-            _SESSION.run.flush()
         self.name, self.experiment = run_name, experiment or _SESSION.experiment_name
+        job = _job_to_read(self.experiment, run_name)
+        if job is not None:
+            self.name, self.experiment = job.name, job.experiment
+            self._run = TrackedRun.of_job(job.folder)
+            return
         self._run = TrackedRun.named(
             uri_of(runs_folder(), _SESSION.tracking_uri), self.experiment, run_name
         )

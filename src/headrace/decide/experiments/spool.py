@@ -57,9 +57,11 @@ class Entry(TypedDict, total=False):
         restart: How often torchrun had restarted that, in its attempt.
         path: An artifact, a file or a folder; or an event file, which the script goes on writing.
         original: Where an artifact's copy was made of.
-        folder: Where it goes among the run's artifacts; "": at the top.
+        folder: Where it goes among the run's artifacts, and of a folder what is in it; "": at the
+            top, a folder by its own name.
         event_file: The event file that an entry was read from.
         events: How many of its events were read then.
+        prefix: What the names of its series begin with.
         status: RUNNING, FINISHED, FAILED or KILLED, as MLflow has it: the run's from now on.
     """
 
@@ -75,6 +77,7 @@ class Entry(TypedDict, total=False):
     folder: str
     event_file: str
     events: int
+    prefix: str
     status: str
 
 

@@ -41,7 +41,7 @@ class SpoolSender:
         spool: Its folder, with the run's target in it.
         lock_s: How long another process that sends it is waited for.
 
-    Raises SpoolInUseError; OSError, ValueError: the spool cannot be read.
+    Raises SpoolInUseError; RunTargetError, OSError: the spool cannot be read.
     """
 
     def __init__(self, spool: Path, *, lock_s: float = _LOCK_S) -> None:

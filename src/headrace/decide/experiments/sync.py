@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
-from headrace.decide.experiments.run_target import TARGET_FILE
+from headrace.decide.experiments.run_target import TARGET_FILE, RunTarget, RunTargetError
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL, now_ms
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
-from headrace.records.run_folder import RunFolder, running_launcher
+from headrace.records.run_folder import RunFolder, may_run_elsewhere, running_launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,10 @@ class SyncedRun:
 
 
 def unsent_runs(runs: Path) -> list[Path]:
-    """Return the folders of the runs that MLflow does not have all of; not of those that go on."""
+    """Return the folders of the runs that MLflow does not have all of.
+
+    Not of those that go on, nor copies of a folder that is still there: that is the run's.
+    """
     return [folder for folder in _tracked(runs) if _is_unsent(folder)]
 
 
@@ -55,31 +58,39 @@ def _sender(folder: Path) -> Iterator[SpoolSender]:
 def _is_unsent(folder: Path) -> bool:
     spool = folder / SPOOL
     try:
+        target = RunTarget.readable(spool)  # it may be its owner's alone
+        if target is not None and target.has_original(spool):
+            return False
         sent = SentState.read(spool)  # without a lock, as a folder may be for reading alone
-        if sent.is_complete(spool) and (sent.has_ended or _goes_on(folder)):
+        if sent.is_complete(spool) and (sent.has_ended or _may_go_on(folder)):
             return False
         with _sender(folder) as sender:
-            return not sender.is_complete or (not sender.has_ended and not _goes_on(folder))
+            return not sender.is_complete or (not sender.has_ended and not _may_go_on(folder))
     except SpoolInUseError:  # its own process sends it
         return False
     except (HeadraceError, OSError, ValueError, TypeError):  # reported as it is sent
         return True
 
 
-def _goes_on(folder: Path) -> bool:
-    """Return whether the job of a run runs at this moment, as far as can be seen on this host."""
+def _may_go_on(folder: Path) -> bool:
+    """Return whether the job of a run runs at this moment, here or where its folder came from."""
     attempts = RunFolder(folder).attempts()
-    return bool(attempts) and running_launcher(folder, attempts[-1].launcher) is not None
+    if not attempts:
+        return False
+    last = attempts[-1]
+    if running_launcher(folder, last.launcher) is not None:
+        return True
+    return last.ended_s is None and may_run_elsewhere(folder, last.launcher)
 
 
 def _synced(folder: Path) -> SyncedRun:
     try:
         with _sender(folder) as sender:
             sender.send()
-            if not sender.has_ended and not _goes_on(folder):  # nobody was left to say so
+            if not sender.has_ended and not _may_go_on(folder):  # nobody was left to say so
                 sender.end("KILLED", now_ms())
+    except (RunTargetError, ValueError, TypeError) as error:
+        return SyncedRun(folder.name, sent=False, fault=f"its spool cannot be read: {error}")
     except (HeadraceError, OSError) as error:
         return SyncedRun(folder.name, sent=False, fault=str(error))
-    except (ValueError, TypeError) as error:
-        return SyncedRun(folder.name, sent=False, fault=f"its spool cannot be read: {error}")
     return SyncedRun(folder.name, sent=True)

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
@@ -27,6 +28,20 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 ARTIFACTS_FOLDER = "artifacts"
+_BESIDE_TAG = "headrace.artifacts_beside_database"
+"""Of experiments of a SQLite database whose artifacts are beside it, wherever that is moved."""
+_MOVED_EXPERIMENTS = """
+    SELECT experiment_id, artifact_location FROM experiments
+    JOIN experiment_tags USING (experiment_id) WHERE key = ? AND artifact_location != ?
+"""
+_MOVE = tuple(
+    f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1) "  # noqa: S608
+    f"WHERE experiment_id = :experiment AND substr({column}, 1, length(:old)) = :old"
+    for table, column in (
+        ("experiments", "artifact_location"), ("runs", "artifact_uri"),
+        ("logged_models", "artifact_location"),
+    )
+)  # fmt: skip
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """In a batch, as MLflow limits them."""
 LONGEST_PARAM, LONGEST_NAME, LONGEST_TAG = 6000, 250, 5000
@@ -71,8 +86,9 @@ class TrackingStore:
 
     Args:
         uri: Its tracking URI.
-        has_process: Whether this process is for the store alone, so that the settings of MLflow's
-            client may stay. Otherwise it has them for each call, and less patience than by itself.
+        has_process: Whether this process is for the store alone, to write to it, so that the
+            settings of MLflow's client may stay. Otherwise it has them for each call, and less
+            patience than by itself.
 
     Raises StoreUnavailableError, StoreRefusalError.
     """
@@ -84,6 +100,8 @@ class TrackingStore:
         with self._errors(), _database_locked(uri):
             _read_database(uri)
             self._client = _open(uri)
+            if has_process:
+                _move_artifact_places(uri)
 
     def experiment_id(self, name: str) -> str:
         """Return the id of an experiment, which is created if needed."""
@@ -103,7 +121,8 @@ class TrackingStore:
 
         folder = _artifacts_folder(self.uri)
         try:
-            return str(self._client.create_experiment(name, folder))
+            tags = {} if folder is None else {_BESIDE_TAG: "true"}
+            return str(self._client.create_experiment(name, folder, tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -165,10 +184,13 @@ class TrackingStore:
                 )
 
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
-        """Copy a file, or a folder with all in it, to the run's artifacts."""
+        """Copy a file, or what is in a folder, to a folder of the run's artifacts.
+
+        With "" a file goes to the top, and a folder there, too, by its own name.
+        """
         with self._errors():
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), folder or None)
+            if path.is_dir() and folder:
+                self._client.log_artifacts(run_id, str(path), folder)
             else:
                 self._client.log_artifact(run_id, str(path), folder or None)
 
@@ -269,6 +291,32 @@ def _artifacts_folder(uri: str) -> str | None:
     """
     file = database_file(uri)
     return None if file is None else (file.parent / ARTIFACTS_FOLDER).absolute().as_uri()
+
+
+def _move_artifact_places(uri: str) -> None:
+    """Have our experiments' artifacts be beside their database where that was moved or copied to.
+
+    MLflow keeps the absolute places of experiments, runs and models. Raises sqlite3.Error.
+    """
+    file, folder = database_file(uri), _artifacts_folder(uri)
+    if file is None or folder is None or not file.exists():
+        return
+    with closing(sqlite3.connect(file, timeout=_READ_S)) as database, database:
+        moved = database.execute(_MOVED_EXPERIMENTS, [_BESIDE_TAG, folder]).fetchall()
+        for experiment_id, known in moved:
+            if not _is_same_folder(known, folder):
+                names = {"new": folder, "old": known, "experiment": experiment_id}
+                for statement in _MOVE:
+                    database.execute(statement, names)
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    """Whether two file URIs are of one folder that is there, such as by a link."""
+    paths = [Path(unquote(urlsplit(uri).path)) for uri in (one, other)]
+    try:
+        return paths[0].samefile(paths[1])
+    except OSError:
+        return False
 
 
 def _quoted(text: str) -> str:

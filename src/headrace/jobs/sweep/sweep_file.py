@@ -20,9 +20,10 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _SWEEP, _GRID, _RUNS, _NAME = "sweep", "grid", "runs", "name"
 _KEYS = ("name", "experiment", "grid", "runs", "max_concurrent")
 _LONGEST_NAME = 120  # characters, where file systems allow 255 bytes
 _HASH_CHARS = 8
+_DIGEST_ROUNDS = 100_000  # 50 ms for each secret value that a sweep varies
 _MOST_RUNS = 10_000
 _NAMES = ("hyperparameters", "environment")  # tables of names that may have dots
 
@@ -49,17 +51,21 @@ class SweepRun:
         name: The run's, which begins with the sweep's.
         request: Its job.
         changes: What differs from the rest of the file, as texts by dotted name; secrets hidden.
+        hidden_changes: Digests of those of these values in which something is hidden.
     """
 
     name: str
     request: JobRequest
     changes: Mapping[str, str]
+    hidden_changes: Mapping[str, str]
 
     @property
     def digest(self) -> str:
-        """A digest of all arguments of the job but its secrets."""
-        arguments = hide_secrets(json.loads(json.dumps(self.request.arguments, default=as_json)))
-        return hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
+        """A digest of all arguments of the job but secrets that are not what the sweep varies."""
+        known: object = hide_secrets(_plain_json(self.request.arguments))
+        if self.hidden_changes:
+            known = [known, dict(self.hidden_changes)]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +236,9 @@ def _runs(
         inputs = named_inputs(job.get(INPUTS), where)
         request = request_job(job, inputs, f"{where}run {name}: ", more=(INPUTS,))
         texts = {_dotted(path): _shown(path, value) for path, value in changed.items()}
-        yield SweepRun(name=name, request=request, changes=texts)
+        yield SweepRun(
+            name=name, request=request, changes=texts, hidden_changes=_hidden_changes(job, changed)
+        )
 
 
 def _with_changes(
@@ -291,7 +299,36 @@ def _shown(path: _Path, value: object) -> str:
 
 def _is_secret(path: _Path, value: object) -> bool:
     text = _value_text(value)
-    return is_secret(path[-1], text) or redact_text(text) != text
+    return any(is_secret(key, text) for key in path) or redact_text(text) != text
+
+
+def _hidden_changes(job: Mapping[str, Any], changed: Iterable[_Path]) -> dict[str, str]:
+    """Return digests of the changed values of a job of which something is hidden."""
+    plain = _plain_json(job)
+    hidden = hide_secrets(plain)
+    texts = {path: _text_at(plain, path) for path in changed}
+    return {
+        _dotted(path): _digest_of_secret(_dotted(path), text)
+        for path, text in texts.items()
+        if text != _text_at(hidden, path)
+    }
+
+
+def _text_at(table: Any, path: _Path) -> str:
+    for key in path:
+        table = table[key]
+    return json.dumps(table)
+
+
+@cache
+def _digest_of_secret(name: str, text: str) -> str:
+    """Return a digest from which not even a short secret is found by trying."""
+    key = hashlib.pbkdf2_hmac("sha256", text.encode(), name.encode(), _DIGEST_ROUNDS)
+    return key.hex()
+
+
+def _plain_json(value: object) -> Any:
+    return json.loads(json.dumps(value, default=as_json))
 
 
 def _dotted(path: _Path) -> str:

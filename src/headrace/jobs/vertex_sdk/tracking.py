@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
+from headrace.core.console import print_status
 from headrace.core.errors import UsageError
 from headrace.decide.experiments import session
 from headrace.decide.experiments.session import RunContext
@@ -160,6 +161,10 @@ class Experiment:
         return cls(experiment_name)
 
     create = get_or_create
+
+    def delete(self, **_: Any) -> None:
+        """Delete nothing, and say so: its runs may be others' as well."""
+        print_status(f"delete: {self.name} stays, with its runs: see `mlflow experiments delete`")
 
     def get_data_frame(self, include_time_series: bool = True) -> pd.DataFrame:  # noqa: FBT001, FBT002 - the SDK's
         """Return its runs, a row each; see experiments.get_experiment_df."""

@@ -125,6 +125,11 @@ class VertexJob(Generic[VertexState]):
         """Ask the job to stop, and wait until it has."""
         self._run().stop()
 
+    def delete(self, **_: Any) -> None:
+        """Delete nothing, and say so: in a run's folder are also the outputs, which stay there."""
+        run = self._run()
+        print_status(f"delete: {run.name} stays, with its outputs: {run.path} is its folder")
+
     def _time(self, name: str) -> datetime | None:
         attempt = self._run().attempt
         seconds = None if attempt is None else getattr(attempt, name)

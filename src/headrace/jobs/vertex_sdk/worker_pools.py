@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,35 @@ _CONTAINER_KEYS = ("image_uri", "command", "args", "env")
 _PACKAGE_KEYS = ("executor_image_uri", "package_uris", "python_module", "args", "env")
 _TRAINING_POOLS = 2
 _REDUCTION_SERVER = "reductionserver"
-_NO_ACCELERATOR = "ACCELERATOR_TYPE_UNSPECIFIED"
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 _PYTHON_SWITCHES, _OTHER_SWITCHES = {"-u", "-B"}, {"-O", "-OO", "-E", "-s", "-I", "-P", "-X", "-W"}
+
+
+class AcceleratorType(IntEnum):
+    """The kinds of devices of a machine; none of them is emulated, but their count is."""
+
+    ACCELERATOR_TYPE_UNSPECIFIED = 0
+    NVIDIA_TESLA_K80 = 1
+    NVIDIA_TESLA_P100 = 2
+    NVIDIA_TESLA_V100 = 3
+    NVIDIA_TESLA_P4 = 4
+    NVIDIA_TESLA_T4 = 5
+    TPU_V2 = 6
+    TPU_V3 = 7
+    NVIDIA_TESLA_A100 = 8
+    NVIDIA_A100_80GB = 9
+    TPU_V4_POD = 10
+    NVIDIA_L4 = 11
+    TPU_V5_LITEPOD = 12
+    NVIDIA_H100_80GB = 13
+    NVIDIA_H100_MEGA_80GB = 14
+    NVIDIA_H200_141GB = 15
+    NVIDIA_B200 = 16
+    NVIDIA_GB200 = 17
+    NVIDIA_RTX_PRO_6000 = 18
+
+
+_NO_ACCELERATOR = AcceleratorType.ACCELERATOR_TYPE_UNSPECIFIED.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
