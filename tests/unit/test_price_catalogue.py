@@ -62,6 +62,32 @@ def test_an_own_price_leaves_a_type_what_it_is(tmp_path: Path):
     assert PriceCatalogue([short], {"rack": 1.0}).find("rack").cores is None
 
 
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("InstanceType,Price,Region", "g5.xlarge, 0.8, us-east-1"),
+        ("InstanceType, Price, Region", "g5.xlarge,0.8,us-east-1"),
+        ("InstanceType ,Price\t,Region ", " g5.xlarge\t,0.8 ,us-east-1 "),
+        ("InstanceType,Price,Region", 'g5.xlarge, "0.8", "us-east-1"'),
+        ("InstanceType,Price,Region", "G5.XLarge,0.8,us-east-1"),
+        ("InstanceType,Price", "G5.xlarge , 0.8"),
+    ],
+)
+def test_a_price_with_blanks_or_capitals_is_that_of_the_type(tmp_path: Path, head: str, line: str):
+    own = PriceCatalogue([written(tmp_path, line, head=head)])
+    assert own.find("g5.xlarge", "us-east-1").usd_per_hour == 0.8
+    assert own.find("g5.xlarge").usd_per_hour == 0.8
+
+
+def test_a_type_of_an_unknown_cloud_keeps_its_spelling(tmp_path: Path):
+    head = "InstanceType,Price"
+    own = PriceCatalogue([written(tmp_path, "Standard_NC6,0.9", "ML.G5.xlarge,1.4", head=head)])
+    assert own.find("Standard_NC6").usd_per_hour == 0.9
+    assert own.find("ml.g5.xlarge").usd_per_hour == 1.4
+    with pytest.raises(UsageError, match=r"Did you mean Standard_NC6\?"):
+        own.find("standard_nc6")
+
+
 def test_files_named_by_the_environment_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PRICES", str(written(tmp_path, "mine,2,,,,,")))
     assert PriceCatalogue().find("mine").usd_per_hour == 2.0

@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.platforms.instance_groups import known_type
 
 COLUMNS = (
     "InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "GpuInfo",
@@ -253,15 +254,21 @@ def _read_prices(file: Path, *, needs_source: bool) -> Iterator[Price]:
     """Yield the prices of a catalogue.
 
     Rows without an instance type are accelerators that are sold apart, in skypilot-catalog's files,
-    and no price of a host.
+    and no price of a host. Blanks around cells, as people write them after commas, mean nothing.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = csv.DictReader(opened)
-            _check_columns(file, rows.fieldnames or ())
+            rows = csv.DictReader(opened, skipinitialspace=True)
+            names = [name.strip() for name in rows.fieldnames or ()]
+            _check_columns(file, names)
+            rows.fieldnames = names
             for row in rows:
-                if row["InstanceType"]:
-                    yield _Line(file, rows.line_num, row).price(needs_source=needs_source)
+                cells = {
+                    name: cell.strip() if isinstance(cell, str) else cell
+                    for name, cell in row.items()
+                }
+                if cells["InstanceType"]:
+                    yield _Line(file, rows.line_num, cells).price(needs_source=needs_source)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{file}: the prices cannot be read: {error}.") from error
 
@@ -278,6 +285,12 @@ def _check_columns(file: Path, names: Sequence[str]) -> None:
             near = difflib.get_close_matches(name, COLUMNS, n=1)
             hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(COLUMNS)}."
             raise UsageError(f"{file}: there is no column {name!r} in a catalogue.{hint}")
+
+
+def _usual_spelling(instance_type: str) -> str:
+    """Return a type as its cloud spells it, if that is known; those of AWS and Google are small."""
+    small = instance_type.lower()
+    return instance_type if known_type(small) is None else small
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +312,7 @@ class _Line:
         if needs_source and (not source or day is None):
             raise self._error("a price needs its PriceDate and its Source")
         return Price(
-            instance_type=self.cells["InstanceType"] or "",
+            instance_type=_usual_spelling(self.cells["InstanceType"]),
             usd_per_hour=usd,
             spot_usd_per_hour=self._number("SpotPrice"),
             region=self.cells.get("Region") or "",
