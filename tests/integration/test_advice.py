@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import UsageError
@@ -282,6 +284,50 @@ def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_pat
     assert done.returncode == 1
     assert "headrace: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def with_rows(run: Path, table: str, **columns: float) -> None:
+    """Add columns to the first rows of a recorded table, or rows to one that has none."""
+    file = run / "records" / "attempt-1" / f"{table}.parquet"
+    stored = pq.read_table(file)
+    if stored.num_rows:
+        for name, value in columns.items():
+            values = pa.array([value] * stored.num_rows, type=pa.float32())
+            stored = stored.append_column(name, values)
+    else:
+        nothing = {name: "train" if name == "kind" else 0 for name in stored.schema.names}
+        stored = pa.Table.from_pylist([nothing | columns], schema=stored.schema)
+    pq.write_table(stored, file)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [("device_steps", {"device_wall_ns": 1}), ("system", {"gpu_0_utilisation_percent": 90.0})],
+)
+def test_a_run_on_an_accelerator_of_which_no_price_says_is_offered_no_host_without_one(
+    recorded: Path, tmp_path: Path, table: str, columns: dict[str, float]
+):
+    file = tmp_path / "own.csv"
+    file.write_text("InstanceType,Price,vCPUs\nmine,2,4\nmine-big,3,32\n")
+    pricing = Pricing(catalogue=PriceCatalogue([file]), types={"": "mine"})
+    without = compare_hosts(recorded, pricing)
+    assert "mine-big" in {mix.mix.training.instance_type for mix in without.mixes}
+    assert without.left_out == ""
+    with_rows(recorded, table, **columns)
+    found = compare_hosts(recorded, pricing)
+    assert {mix.mix.training.instance_type for mix in found.mixes} == {"mine"}
+    assert "mine has an accelerator, and no price says which" in found.left_out
+    assert choose(found, Goal()).to_json()["left_out"] == found.left_out
+
+
+def test_own_prices_of_sagemaker_need_say_nothing_of_its_types(recorded: Path, tmp_path: Path):
+    (tmp_path / "own.csv").write_text(
+        "InstanceType,Price\nml.g5.xlarge,1.408\nml.g5.4xlarge,2.03\nml.c5.xlarge,0.204\n"
+    )
+    set_groups(recorded, {**GPU, "instance_type": "ml.g5.xlarge"})
+    names = {mix["name"].split(",")[0] for mix in advise(tmp_path, "--prices", "own.csv")["mixes"]}
+    assert names >= {"ml.g5.xlarge", "ml.g5.4xlarge", "ml.g5.xlarge + 2 x ml.c5.xlarge"}
+    assert all("ml." in name for name in names)
 
 
 def test_hosts_that_were_measured_narrow_what_is_predicted(tmp_path: Path, compared: ComparedHosts):

@@ -63,6 +63,49 @@ def test_an_own_price_leaves_a_type_what_it_is(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "has"),
+    [
+        ("ml.g5.xlarge", (4, 16, "A10G", 1)),
+        ("ml.c5.4xlarge", (16, 32, "", 0)),
+        ("p5e.48xlarge", (192, 2048, "H200", 8)),
+        ("a3-megagpu-8g", (208, 1872, "H100", 8)),
+        ("n1-standard-8", (8, 30, "", None)),  # accelerators can be attached
+        ("gpu_1x_a10", (None, None, "", None)),
+    ],
+)
+def test_what_a_type_has_is_known_though_no_price_says_it(
+    tmp_path: Path, kind: str, has: tuple[float | None, ...]
+):
+    short = PriceCatalogue([written(tmp_path, f"{kind},1.4", head="InstanceType,Price")])
+    own = PriceCatalogue([], {kind: 1.4})
+    hosts = [each.find(kind) for each in (short, own)]
+    hosts += [each.hardware(kind) for each in (short, own, PriceCatalogue([]))]
+    for each in hosts:
+        assert (each.cores, each.memory_gib, each.accelerator, each.accelerators) == has
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "accelerators"),
+    [
+        ("AcceleratorName,AcceleratorCount", ",", 0),
+        ("AcceleratorName,AcceleratorCount", "T4,1", 1),
+        ("AcceleratorName,AcceleratorCount", ",2", 2),
+        ("AcceleratorName", "", 0),
+        ("AcceleratorName", "T4", None),
+        ("AcceleratorCount", "0", 0),
+        ("AcceleratorCount", "", None),
+        ("Region", "", None),
+    ],
+)
+def test_no_accelerator_is_not_one_that_is_not_stated(
+    tmp_path: Path, columns: str, cells: str, accelerators: float | None
+):
+    for kind in ("rack", "n1-standard-8"):
+        file = written(tmp_path, f"{kind},1,{cells}", head=f"InstanceType,Price,{columns}")
+        assert PriceCatalogue([file]).find(kind).accelerators == accelerators
+
+
+@pytest.mark.parametrize(
     ("head", "line"),
     [
         ("InstanceType,Price,Region", "g5.xlarge, 0.8, us-east-1"),

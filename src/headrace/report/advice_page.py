@@ -52,6 +52,7 @@ def _mixes_section(advice: Advice) -> Section:
         "All mixes",
         table(head, [_row(mix, advice) for mix in mixes], numbers=5),
         explanation("Start-up is left out."),
+        explanation(advice.left_out) if advice.left_out else None,
         *(explanation(f"Assumed: {text}.") for text in texts),
     )
 

@@ -50,6 +50,7 @@ class Advice:
     Attributes:
         front: Those than which none is both faster and cheaper by sample, slowest first.
         reason: Why the recommended one is, in a sentence.
+        left_out: Which hosts are not compared, and why, in a sentence; "": none.
     """
 
     run: str
@@ -57,6 +58,7 @@ class Advice:
     front: tuple[PredictedMix, ...]
     recommended: PredictedMix
     reason: str
+    left_out: str = ""
 
     @property
     def shown(self) -> tuple[PredictedMix, ...]:
@@ -76,6 +78,7 @@ class Advice:
         """Return it as JSON's own types."""
         return {
             "run": self.run, "reason": self.reason, "recommended": self.recommended.to_json(),
+            "left_out": self.left_out,
             "front": [mix.name for mix in self.front],
             "mixes": [mix.to_json() for mix in self.mixes],
         }  # fmt: skip
@@ -91,7 +94,7 @@ def advise(compared: ComparedHosts, goal: Goal) -> Advice:
     recommended, reason = _choose(compared, goal)
     return Advice(
         run=compared.run, mixes=compared.mixes, front=tuple(_front(compared.offered)),
-        recommended=recommended, reason=reason,
+        recommended=recommended, reason=reason, left_out=compared.left_out,
     )  # fmt: skip
 
 

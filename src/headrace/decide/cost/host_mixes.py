@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from headrace.core.errors import UsageError
-from headrace.decide.cost.price_catalogue import Price, PriceCatalogue, UnknownPriceError
+from headrace.decide.cost.price_catalogue import (
+    Hardware,
+    Price,
+    PriceCatalogue,
+    UnknownPriceError,
+)
 
 MixKind = Literal["as it is", "bigger host", "auxiliary hosts", "more accelerators", "more hosts"]
 MOST_AUXILIARY_HOSTS = 8
@@ -23,7 +28,9 @@ class PricedHosts:
         instance_type: "": this host, whose type is not known.
         usd_per_hour: Of each.
         cores: Of each, virtual ones; None: unknown.
-        accelerators: Of each.
+        accelerator: Of each; "": it has none, or which is unknown.
+        accelerators: Of each; 0: it has none; None: unknown. Of hosts that train, None: they have
+            some, which or how many is unknown.
     """
 
     instance_type: str
@@ -31,15 +38,34 @@ class PricedHosts:
     usd_per_hour: float
     cores: float | None = None
     accelerator: str = ""
-    accelerators: float = 0.0
+    accelerators: float | None = None
 
     @classmethod
-    def of(cls, price: Price, usd_per_hour: float, hosts: int = 1) -> Self:
-        """Return hosts of a priced type."""
+    def of(
+        cls, instance_type: str, hardware: Hardware, usd_per_hour: float, hosts: int = 1
+    ) -> Self:
+        """Return hosts of a type that has so much, as far as that is known."""
         return cls(
-            instance_type=price.instance_type, hosts=hosts, usd_per_hour=usd_per_hour,
-            cores=price.cores, accelerator=price.accelerator, accelerators=price.accelerators,
+            instance_type=instance_type, hosts=hosts, usd_per_hour=usd_per_hour,
+            cores=hardware.cores, accelerator=hardware.accelerator,
+            accelerators=hardware.accelerators,
         )  # fmt: skip
+
+    def that_train(self, *, on_accelerator: bool) -> Self:
+        """Return the hosts of a run, which may train on accelerators of which no price says.
+
+        Accelerators can be attached to a host, its type may be an own name, and a price may say
+        nothing of them: then a type without any is no host for the run.
+        """
+        if self.accelerator and self.accelerators:
+            return self
+        has_some = on_accelerator or bool(self.accelerator or self.accelerators)
+        return replace(self, accelerator="", accelerators=None if has_some else 0.0)
+
+    @property
+    def is_without_accelerators(self) -> bool:
+        """Whether it has none, as far as is known."""
+        return not (self.accelerator or self.accelerators)
 
     @property
     def name(self) -> str:
@@ -113,7 +139,7 @@ class Market:
         UsageError: There is none.
         """
         found = [
-            PricedHosts.of(price, usd)
+            PricedHosts.of(price.instance_type, price, usd)
             for price in self.catalogue.prices
             if price.cores
             and not price.is_of_a_part
@@ -160,11 +186,11 @@ def host_mixes(now: HostMix, market: Market) -> Iterator[HostMix]:
     yield from others
     home = cloud_of(now.training.instance_type)
     for group in groups:
-        if not group.accelerators and home in {"", cloud_of(group.instance_type)}:
+        if group.is_without_accelerators and home in {"", cloud_of(group.instance_type)}:
             for hosts in range(1, MOST_AUXILIARY_HOSTS + 1):
                 several = replace(group, hosts=hosts)
                 yield replace(now, kind="auxiliary hosts", auxiliary=several)
-    if now.training.accelerators:
+    if now.training.accelerators != 0:
         for hosts in _TRAINING_HOSTS:
             yield replace(
                 now, kind="more hosts", training=_times(now.training, hosts),
@@ -180,10 +206,22 @@ def _nothing_elsewhere(now: HostMix, market: Market) -> str:
             f"--cloud {market.cloud}: {now.name} can be compared with its own cloud's hosts alone, "
             f"with those of {market.cloud} only a run on one host of a known type."
         )
+    if why := unknown_accelerator(training):
+        return f"--cloud {market.cloud}: {why}"
     return (
         f"No host of {market.cloud} can take the place of {training.instance_type}: none that has "
         f"a price has as many cores and {training.accelerator or 'no accelerator'}. headrace cost "
         "prices lists them."
+    )
+
+
+def unknown_accelerator(training: PricedHosts) -> str:
+    """Return why none is known that could take the place of hosts that train; "": they may be."""
+    if training.accelerators is not None:
+        return ""
+    return (
+        f"{replace(training, hosts=1).name} has an accelerator, and no price says which: a file "
+        "for --prices does, with the columns AcceleratorName and AcceleratorCount."
     )
 
 
@@ -197,16 +235,17 @@ def _other_hosts(now: HostMix, groups: list[PricedHosts]) -> Iterator[HostMix]:
     In another cloud as many will do, but none is offered where other hosts stay in this one.
     """
     training, home = now.training, cloud_of(now.training.instance_type)
-    if training.cores is None or training.hosts > 1:  # what such a host has is not known
-        return
+    if training.cores is None or training.accelerators is None or training.hosts > 1:
+        return  # what such a host has is not known
     for group in groups:
         if group.accelerator != training.accelerator or not group.cores:
             continue
+        accelerators = group.accelerators or 0.0  # unknown ones are of no use to a run without any
         is_elsewhere = bool(home) and cloud_of(group.instance_type) != home
         if is_elsewhere and len(now.groups) > 1:
             continue
-        if group.accelerators == training.accelerators:
+        if accelerators == training.accelerators:
             if group.cores > training.cores or (is_elsewhere and group.cores == training.cores):
                 yield replace(now, kind="bigger host", training=group)
-        elif group.accelerators > training.accelerators > 0:
+        elif accelerators > training.accelerators > 0:
             yield replace(now, kind="more accelerators", training=group)

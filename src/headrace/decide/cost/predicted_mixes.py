@@ -12,20 +12,25 @@ was not measured, and is assumed to take between nothing and a fifth of a rank's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError, UsageError
-from headrace.decide.cost.host_mixes import HostMix, Market, PricedHosts, cloud_of, host_mixes
+from headrace.decide.cost.host_mixes import (
+    HostMix,
+    Market,
+    PricedHosts,
+    cloud_of,
+    host_mixes,
+    unknown_accelerator,
+)
 from headrace.decide.cost.host_speeds import HostSpeeds
-from headrace.decide.cost.price_catalogue import UnknownPriceError
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
 from headrace.decide.cost.run_use import attempt_uses
 from headrace.observe.doctor.diagnosis import OTHER_TIME_RULES, change_phrase, diagnose
 from headrace.observe.doctor.findings import Diagnosis
-from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.measured_pipeline import measure, read_host_usage
 from headrace.observe.whatif.prediction import (
     Estimate,
     Prediction,
@@ -34,7 +39,7 @@ from headrace.observe.whatif.prediction import (
     with_auxiliary,
     with_workers,
 )
-from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.tables import CachedTables, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
@@ -116,12 +121,14 @@ class ComparedHosts:
         samples: That it has trained on.
         are_own_offered: Whether the run's own hosts are among those to choose from; those of
             another cloud than the one asked for are not.
+        left_out: Which hosts are not compared, and why, in a sentence; "": none.
     """
 
     run: str
     mixes: tuple[PredictedMix, ...]
     samples: int
     are_own_offered: bool = True
+    left_out: str = ""
 
     @property
     def offered(self) -> tuple[PredictedMix, ...]:
@@ -152,7 +159,7 @@ def compare_hosts(
     if measured is None or rate is None:
         why = "it counted no samples" if measured is not None else "too few steps were recorded"
         raise RecordsError(f"Nothing can be predicted of {run.name}: {why}.")
-    own = _own_hosts(run, pricing)
+    own = _own_hosts(run, pricing, on_accelerator=_uses_accelerator(tables, steps))
     model = _RunModel(
         Simulator(measured), steps, rate, speeds or HostSpeeds(), own.training.instance_type
     )
@@ -164,13 +171,26 @@ def compare_hosts(
     are_own_offered = not market.is_elsewhere(own)
     if are_own_offered:
         mixes += remedied_mixes(mixes[0], diagnose(tables))
-    samples = sum(use.samples for _, use in attempt_uses(run))
     return ComparedHosts(
-        run=run.name, mixes=tuple(mixes), samples=samples, are_own_offered=are_own_offered
-    )
+        run=run.name, mixes=tuple(mixes), are_own_offered=are_own_offered,
+        samples=sum(use.samples for _, use in attempt_uses(run)),
+        left_out=_left_out(own.training),
+    )  # fmt: skip
 
 
-def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
+def _left_out(training: PricedHosts) -> str:
+    why = unknown_accelerator(training)
+    return f"Hosts of other types to train on are left out: {why}" if why else ""
+
+
+def _uses_accelerator(tables: Tables, steps: TrainSteps) -> bool:
+    """Return whether a run's host has accelerators, or its steps were seen on one."""
+    if columns(tables, "device_steps").count:
+        return True
+    return read_host_usage(tables, steps.span_ns).accelerators > 0
+
+
+def _own_hosts(run: Path, pricing: Pricing, *, on_accelerator: bool) -> HostMix:
     """Return the hosts of a run; raises UsageError where they train as several groups."""
     groups: dict[str, list[PricedHosts]] = {}
     for role, group in last_groups(run, pricing, candidates=True):
@@ -182,24 +202,15 @@ def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
         )
     rest = [group for role, found in groups.items() if role not in _ROLES for group in found]
     return HostMix(
-        kind="as it is", training=training[0], auxiliary=auxiliary[0] if auxiliary else None,
-        others=tuple(rest),
+        kind="as it is", training=training[0].that_train(on_accelerator=on_accelerator),
+        auxiliary=auxiliary[0] if auxiliary else None, others=tuple(rest),
     )  # fmt: skip
 
 
 def _host_group(group: GroupCost, pricing: Pricing) -> PricedHosts:
     """Return a group's hosts; of one with a rate of its own the type says what they are."""
-    price = group.price
-    if price is None and group.instance_type:
-        with suppress(UnknownPriceError):
-            price = pricing.catalogue.find(group.instance_type, pricing.region)
-    if price is None:
-        found = PricedHosts(
-            instance_type=group.instance_type, hosts=1, usd_per_hour=group.usd_per_hour
-        )
-    else:
-        found = PricedHosts.of(price, group.usd_per_hour)
-    return replace(found, hosts=group.hosts)
+    hardware = group.price or pricing.catalogue.hardware(group.instance_type)
+    return PricedHosts.of(group.instance_type, hardware, group.usd_per_hour, group.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +244,7 @@ class _RunModel:
         factor = (mix.training.cores or 0.0) / (now.cores or self.cores)
         cores, times = self.cores * factor, 1.0
         if mix.kind == "more accelerators":
-            times = mix.training.accelerators / now.accelerators
+            times = (mix.training.accelerators or 1.0) / (now.accelerators or 1.0)
         ranks = round(self.ranks * times)
         workers = self.simulator.measured.pipeline.workers * self.ranks
         a_rank = max(round(workers * factor / ranks), int(cores / ranks), 1)

@@ -36,6 +36,10 @@ _WITH_ACCELERATORS = re.compile(r"(a\d+x?|g\d+)-")
 own, without an instance type, whose price comes on top of the host's."""
 
 
+_ATTACHED = re.compile(r"n1-")
+"""Of Google Cloud: types to which accelerators can be attached, which are sold apart."""
+
+
 _Layer = dict[str, dict[str, "Price"]]
 """The prices of one origin, by type and region."""
 
@@ -45,7 +49,17 @@ class UnknownPriceError(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Hardware:
+    """What a host of a type has; None: unknown."""
+
+    cores: float | None = None  # virtual ones
+    memory_gib: float | None = None
+    accelerator: str = ""  # its kind; "": it has none, or which is unknown
+    accelerators: float | None = None  # 0: it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price(Hardware):
     """What an instance of a type costs while it runs, in US dollars an hour."""
 
     instance_type: str
@@ -53,10 +67,6 @@ class Price:
     spot_usd_per_hour: float | None = None  # None: unknown
     region: str = ""  # "": any
     zone: str = ""  # of the region; "": any
-    cores: float | None = None  # virtual ones; None: unknown
-    memory_gib: float | None = None
-    accelerator: str = ""
-    accelerators: float = 0.0
     is_without_accelerators: bool = False  # it is that of a host without any, as its row says
     day: date | None = None  # of the price; None: unknown
     source: str = ""
@@ -130,6 +140,13 @@ class PriceCatalogue:
             )
         raise UnknownPriceError(self._unknown(instance_type, region))
 
+    def hardware(self, instance_type: str) -> Hardware:
+        """Return what a host of a type has, as far as it is known; it need not have a price."""
+        for layer in self._layers:
+            if instance_type in layer:
+                return next(iter(layer[instance_type].values()))
+        return _known_hardware(instance_type)
+
     def _unknown(self, instance_type: str, region: str) -> str:
         regions = sorted(
             {each.region for each in self.prices if each.instance_type == instance_type}
@@ -187,16 +204,17 @@ def _own_rate(instance_type: str, usd_per_hour: float) -> Price:
 
 
 def _with_hardware(layers: Sequence[_Layer]) -> list[_Layer]:
-    """Return layers of prices that have what a host of a type is from the layers below.
+    """Return layers of prices that have what a host of a type is, also where they do not say it.
 
-    An own rate says what is paid for a type, and nothing of its cores or accelerators.
+    An own rate, or a file of types and prices alone, says what is paid for a type, and nothing of
+    its cores or accelerators: these are as in the layers below, or as the cloud lists the type.
     """
     found: list[_Layer] = []
-    known: dict[str, Price] = {}  # a price of each type in the layers below
+    known: dict[str, Hardware] = {}  # of the types in the layers below
     for layer in reversed(layers):
         completed = {
             name: {
-                region: _completed(price, known[name]) if name in known else price
+                region: _completed(price, known.get(name) or _known_hardware(name))
                 for region, price in regions.items()
             }
             for name, regions in layer.items()
@@ -206,14 +224,29 @@ def _with_hardware(layers: Sequence[_Layer]) -> list[_Layer]:
     return found
 
 
-def _completed(price: Price, other: Price) -> Price:
-    has_accelerator = bool(price.accelerator)
+def _known_hardware(instance_type: str) -> Hardware:
+    """Return what a cloud says of a type that it has."""
+    known = known_type(instance_type)
+    if known is None:
+        return Hardware()
+    return Hardware(
+        cores=known.cores, memory_gib=known.memory_gib, accelerator=known.device,
+        accelerators=None if _ATTACHED.match(instance_type) else known.devices,
+    )  # fmt: skip
+
+
+def _completed(price: Price, other: Hardware) -> Price:
+    """Return a price with what it does not say of its hosts.
+
+    One that says that they have no accelerator leaves out those which the type has.
+    """
+    own = price.accelerators
     return replace(
         price,
         cores=other.cores if price.cores is None else price.cores,
         memory_gib=other.memory_gib if price.memory_gib is None else price.memory_gib,
-        accelerator=price.accelerator if has_accelerator else other.accelerator,
-        accelerators=price.accelerators if has_accelerator else other.accelerators,
+        accelerator=price.accelerator or other.accelerator,
+        accelerators=own or (own if other.accelerators is None else other.accelerators),
     )
 
 
@@ -309,6 +342,7 @@ class _Line:
         if usd is None:
             raise self._error(f"the price of {self.cells['InstanceType']} is missing")
         source, day = self.cells.get("Source") or "", self._day()
+        accelerators = self._accelerators()
         if needs_source and (not source or day is None):
             raise self._error("a price needs its PriceDate and its Source")
         return Price(
@@ -320,12 +354,17 @@ class _Line:
             cores=self._number("vCPUs"),
             memory_gib=self._number("MemoryGiB"),
             accelerator=self.cells.get("AcceleratorName") or "",
-            accelerators=self._number("AcceleratorCount") or 0.0,
-            is_without_accelerators=self.cells.get("AcceleratorName") == "",
+            accelerators=accelerators,
+            is_without_accelerators=accelerators == 0,
             day=day,
             source=source,
             catalogue=self.file.stem,
         )
+
+    def _accelerators(self) -> float | None:
+        """Return how many the host has; None: the line does not say it."""
+        count, name = self._number("AcceleratorCount"), self.cells.get("AcceleratorName")
+        return 0.0 if count is None and name == "" else count
 
     def _number(self, column: str) -> float | None:
         text = self.cells.get(column) or ""
