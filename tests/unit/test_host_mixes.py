@@ -1,4 +1,4 @@
-"""The hosts that a run could have: none without the accelerator that it trains on."""
+"""The hosts that a run could have: with the accelerator that it trains on, of its own seller."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.decide.cost.host_mixes import (
     HostMix,
     Market,
     PricedHosts,
-    cloud_of,
     host_mixes,
+    seller_of,
     unknown_accelerator,
 )
 from headrace.decide.cost.price_catalogue import PriceCatalogue
@@ -22,10 +22,14 @@ WHOLE = "InstanceType,Price,vCPUs,AcceleratorName,AcceleratorCount"
 IN_PLACE = {"bigger host", "more accelerators"}
 
 
-def catalogue_of(folder: Path, head: str, *lines: str) -> PriceCatalogue:
-    file = folder / "own.csv"
+def written(folder: Path, name: str, head: str, *lines: str) -> Path:
+    file = folder / f"{name}.csv"
     file.write_text("\n".join([head, *lines]) + "\n")
-    return PriceCatalogue([file])
+    return file
+
+
+def catalogue_of(folder: Path, head: str, *lines: str) -> PriceCatalogue:
+    return PriceCatalogue([written(folder, "own", head, *lines)])
 
 
 def hosts_of(catalogue: PriceCatalogue, kind: str, *, on_accelerator: bool) -> PricedHosts:
@@ -33,8 +37,9 @@ def hosts_of(catalogue: PriceCatalogue, kind: str, *, on_accelerator: bool) -> P
     return found.that_train(on_accelerator=on_accelerator)
 
 
-def mixes_of(catalogue: PriceCatalogue, training: PricedHosts) -> list[HostMix]:
-    market = Market(catalogue=catalogue, cloud=cloud_of(training.instance_type))
+def mixes_of(catalogue: PriceCatalogue, training: PricedHosts, cloud: str = "") -> list[HostMix]:
+    seller = cloud or seller_of(training.instance_type, catalogue)
+    market = Market(catalogue=catalogue, seller=seller)
     return list(host_mixes(HostMix(kind="as it is", training=training), market))
 
 
@@ -90,3 +95,49 @@ def test_a_run_on_a_known_accelerator_is_offered_the_same(tmp_path: Path, on_acc
     mixes = mixes_of(catalogue, training)
     assert {mix.kind for mix in mixes} >= IN_PLACE
     assert {mix.training.accelerator for mix in mixes} == {"A10G"}
+
+
+@pytest.mark.parametrize("has_rate", [False, True])
+@pytest.mark.parametrize("kind", ["Standard_NC4as_T4_v3", "gpu_1x_a10", "rack.gpu", "mine"])
+def test_a_type_of_an_unknown_cloud_is_offered_those_of_its_price_file(
+    tmp_path: Path, kind: str, has_rate: bool
+):
+    own = written(tmp_path, "one", WHOLE, f"{kind},2,4,T4,1", f"{kind}_big,3,64,T4,1",
+                  f"{kind}_cpu,1,16,,")  # fmt: skip
+    other = written(tmp_path, "other", WHOLE, "other_big,2,64,T4,1", "other_cpu,1,16,,")
+    catalogue = PriceCatalogue([other, own], {kind: 1.5} if has_rate else {})
+    training = hosts_of(catalogue, kind, on_accelerator=True)
+    mixes = mixes_of(catalogue, training)
+    assert {group.instance_type for mix in mixes for group in mix.groups} == {
+        kind, f"{kind}_big", f"{kind}_cpu"
+    }  # fmt: skip
+    assert {mix.kind for mix in mixes} == {
+        "as it is", "bigger host", "auxiliary hosts", "more hosts"
+    }  # fmt: skip
+    now, *others = mixes_of(catalogue, training, cloud="aws")  # which is another one
+    assert now.name == kind
+    assert others
+    assert {seller_of(mix.name, catalogue) for mix in others} == {"aws"}
+
+
+def test_a_file_without_hardware_leaves_a_run_its_own_hosts(tmp_path: Path):
+    catalogue = catalogue_of(tmp_path, PLAIN, "mine,2", "other,1")
+    for on_accelerator, kinds in ((True, {"as it is", "more hosts"}), (False, {"as it is"})):
+        training = hosts_of(catalogue, "mine", on_accelerator=on_accelerator)
+        assert {mix.kind for mix in mixes_of(catalogue, training)} == kinds
+
+
+def test_a_host_of_no_known_type_may_be_anywhere():
+    catalogue = PriceCatalogue([], {"mine": 2.0})
+    for kind in ("", "mine"):
+        assert seller_of(kind, catalogue) == ""
+        mixes = mixes_of(catalogue, hosts_of(catalogue, kind, on_accelerator=False))
+        helpers = {mix.auxiliary.instance_type for mix in mixes if mix.auxiliary is not None}
+        assert helpers >= {"c5.large", "n2-standard-2"}
+
+
+def test_every_shipped_type_has_a_cloud():
+    catalogue = PriceCatalogue([])
+    sellers = {seller_of(price.instance_type, catalogue) for price in catalogue.prices}
+    assert sellers == {"aws", "gcp"}
+    assert seller_of("ml.g5.xlarge", catalogue) == "sagemaker"

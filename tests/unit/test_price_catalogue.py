@@ -211,13 +211,30 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: str, message: str):
         ("InstanceType,Prise", "no column Price"),
         ("Type,Price", "no column InstanceType"),
         ("InstanceType,Price,SpotPrise", "'SpotPrise' in a catalogue. Did you mean SpotPrice"),
-        ("InstanceType,Price,Colour", "'Colour' in a catalogue. Known are InstanceType"),
+        ("InstanceType,Price,vcpus", "'vcpus' in a catalogue. Did you mean vCPUs"),
+        ("InstanceType,Price,Accelerator Name", "Did you mean AcceleratorName"),
         ("", "no column InstanceType"),
     ],
 )
 def test_a_column_that_is_wrong_is_named(tmp_path: Path, head: str, message: str):
     with pytest.raises(UsageError, match=message):
         PriceCatalogue([written(tmp_path, head=head)])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "vCPUs,MemoryGiB,GpuInfo,SpotPrice,Region,Generation",  # skypilot-catalog's of Azure
+        "Arch,DeviceMemoryGiB,CapacityBlockPrice",
+        "Colour",
+        "InstanceFamily",  # InstanceType is there, so this is none of it that is misspelt
+        "",
+    ],
+)
+def test_columns_of_other_tools_are_passed_over(tmp_path: Path, names: str):
+    cells = "," * names.count(",")
+    own = PriceCatalogue([written(tmp_path, f"t,1,{cells}", head=f"InstanceType,Price,{names}")])
+    assert own.find("t").usd_per_hour == 1.0
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):

@@ -21,8 +21,8 @@ from headrace.decide.cost.host_mixes import (
     HostMix,
     Market,
     PricedHosts,
-    cloud_of,
     host_mixes,
+    seller_of,
     unknown_accelerator,
 )
 from headrace.decide.cost.host_speeds import HostSpeeds
@@ -144,7 +144,8 @@ def compare_hosts(
     Args:
         run: Its folder.
         pricing: Of its own hosts, and of others.
-        cloud: Whose hosts are considered; "": those of the cloud that has the run's own.
+        cloud: Whose hosts are considered; "": those of the cloud that has the run's own, or of
+            the price file that has them where that is no cloud that is known.
         speeds: Of their cores; None: those that come with Headrace and of HEADRACE_SPEEDS.
 
     Raises:
@@ -163,10 +164,10 @@ def compare_hosts(
     model = _RunModel(
         Simulator(measured), steps, rate, speeds or HostSpeeds(), own.training.instance_type
     )
+    seller = cloud or seller_of(own.training.instance_type, pricing.catalogue)
     market = Market(
-        catalogue=pricing.catalogue, cloud=cloud or cloud_of(own.training.instance_type),
-        region=pricing.region, spot=pricing.spot,
-    )  # fmt: skip
+        catalogue=pricing.catalogue, seller=seller, region=pricing.region, spot=pricing.spot
+    )
     mixes = list(_predicted(model, own, market))
     are_own_offered = not market.is_elsewhere(own)
     if are_own_offered:

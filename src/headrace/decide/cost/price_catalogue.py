@@ -2,9 +2,9 @@
 
 A catalogue is a CSV file with the columns of skypilot-catalog and two more: `PriceDate`, the day
 for which a price was valid, and `Source`, where it stands. A file of the user's may leave out all
-columns but `InstanceType` and `Price`, so that one of skypilot-catalog's can be used as it is; what
-it prices takes the place of the same in the catalogues. Prices of EC2 and of SageMaker's `ml.`
-types differ: each is looked up by its own name alone.
+columns but `InstanceType` and `Price`, and have others, so that one of skypilot-catalog's can be
+used as it is; what it prices takes the place of the same in the catalogues. Prices of EC2 and of
+SageMaker's `ml.` types differ: each is looked up by its own name alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = (
     "Region", "AvailabilityZone", "Price", "SpotPrice", "PriceDate", "Source",
 )  # fmt: skip
 _NEEDED = ("InstanceType", "Price")
-_IGNORED = ("Arch", "DeviceMemoryGiB", "CapacityBlockPrice")  # of skypilot-catalog's
+_IGNORED = ("DeviceMemoryGiB",)  # of skypilot-catalog's: close to a known name, and another thing
 _CATALOGUES = Path(__file__).with_name("catalogues")
 _OWN = "own rate"
 _WITH_ACCELERATORS = re.compile(r"(a\d+x?|g\d+)-")
@@ -146,6 +146,14 @@ class PriceCatalogue:
             if instance_type in layer:
                 return next(iter(layer[instance_type].values()))
         return _known_hardware(instance_type)
+
+    def origin_of(self, instance_type: str) -> str:
+        """Return the catalogue that has a price of a type; "": none, it has a rate at most."""
+        for layer in self._layers:
+            for price in layer.get(instance_type, {}).values():
+                if price.catalogue != _OWN:
+                    return price.catalogue
+        return ""
 
     def _unknown(self, instance_type: str, region: str) -> str:
         regions = sorted(
@@ -313,11 +321,16 @@ def _check_columns(file: Path, names: Sequence[str]) -> None:
                 f"{file}: there is no column {name}. A catalogue has {', '.join(COLUMNS)}; "
                 f"{' and '.join(_NEEDED)} are needed."
             )
+    # A column of a name that is not known is one of another tool's, or a known one misspelt.
+    lacking = {name.lower(): name for name in COLUMNS if name not in names}
     for name in names:
-        if name not in COLUMNS and name not in _IGNORED:
-            near = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(COLUMNS)}."
-            raise UsageError(f"{file}: there is no column {name!r} in a catalogue.{hint}")
+        is_known = name in COLUMNS or name in _IGNORED
+        near = [] if is_known else difflib.get_close_matches(name.lower(), lacking, n=1)
+        if near:
+            raise UsageError(
+                f"{file}: there is no column {name!r} in a catalogue. Did you mean "
+                f"{lacking[near[0]]}? Rename it, or remove it."
+            )
 
 
 def _usual_spelling(instance_type: str) -> str:
