@@ -96,10 +96,14 @@ def test_every_mix_has_its_throughput_its_price_and_the_front_is_one(
 
 
 def check_front(found: dict[str, Any]) -> None:
-    """A mix is on the front unless another is as fast and cheaper, or as cheap and faster."""
+    """A mix is on the front unless another is as fast and cheaper, or as cheap and faster.
+
+    Those that take a change of the script are not to be chosen.
+    """
     places = {
         mix["name"]: (mix["samples_per_s"]["value"], -mix["usd_per_1k_samples"]["value"])
         for mix in found["mixes"]
+        if not mix["needs_code"]
     }
     best = {
         name for name, place in places.items()
@@ -391,3 +395,32 @@ def test_remedies_for_time_outside_of_steps_do_not_change_the_rate_of_steps(reco
     now = compare_hosts(recorded, Pricing(catalogue=PriceCatalogue())).mixes[0]
     both = replace(found, findings=(evaluation, *found.findings))
     assert len(list(remedied_mixes(now, found))) == len(list(remedied_mixes(now, both)))
+
+
+def test_remedies_that_add_hosts_are_no_change_of_the_runs_own(
+    recorded: Path, compared: ComparedHosts
+):
+    found = diagnose(open_records(recorded))
+    worst, *others = found.findings
+    hosts = replace(
+        worst.remedies[0], name="auxiliary-hosts", change="2 auxiliary hosts of 4 cores",
+        predicted_speedup=9.0, low=8.0, high=10.0,
+    )  # fmt: skip
+    helped = replace(worst, rule="cpu-bound-worker", remedies=(hosts, *worst.remedies))
+    now, same = compared.mixes[0], replace(helped, remedies=worst.remedies)
+    with_hosts, without = (
+        list(remedied_mixes(now, replace(found, findings=(each, *others))))
+        for each in (helped, same)
+    )
+    assert with_hosts == without
+
+
+def test_what_takes_a_change_of_the_script_takes_no_place_on_the_front(compared: ComparedHosts):
+    now = compared.mixes[0]
+    rewritten = replace(
+        now, remedy="without the blur", needs_code=True, samples_per_s=now.samples_per_s.times(1e4)
+    )
+    advice = choose(replace(compared, mixes=(*compared.mixes, rewritten)), Goal())
+    assert advice.front == choose(compared, Goal()).front
+    assert not any(mix.needs_code for mix in advice.front)
+    assert rewritten in advice.shown

@@ -35,7 +35,8 @@ def _advice_section(advice: Advice) -> Section:
         ),
         explanation(
             "Both axes are logarithmic: to the right is faster, downwards is cheaper. Mixes on the "
-            "dotted line are those than which no other is both; the ring is the recommendation."
+            "dotted line are those than which no other is both without a change of the script; the "
+            "ring is the recommendation."
         ),
     )
 

@@ -28,7 +28,12 @@ from headrace.decide.cost.host_mixes import (
 from headrace.decide.cost.host_speeds import HostSpeeds
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
 from headrace.decide.cost.run_use import attempt_uses
-from headrace.observe.doctor.diagnosis import OTHER_TIME_RULES, change_phrase, diagnose
+from headrace.observe.doctor.diagnosis import (
+    HOST_REMEDIES,
+    OTHER_TIME_RULES,
+    change_phrase,
+    diagnose,
+)
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.measured_pipeline import measure, read_host_usage
 from headrace.observe.whatif.prediction import (
@@ -131,9 +136,10 @@ class ComparedHosts:
     left_out: str = ""
 
     @property
-    def offered(self) -> tuple[PredictedMix, ...]:
-        """Those to choose from."""
-        return self.mixes if self.are_own_offered else self.mixes[1:]
+    def choices(self) -> tuple[PredictedMix, ...]:
+        """Those to choose from, none of which takes a change of the script."""
+        offered = self.mixes if self.are_own_offered else self.mixes[1:]
+        return tuple(mix for mix in offered if not mix.needs_code)
 
 
 def compare_hosts(
@@ -348,7 +354,8 @@ def _predicted(model: _RunModel, own: HostMix, market: Market) -> Iterator[Predi
 def remedied_mixes(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[PredictedMix]:
     """Yield what the doctor's remedies give on the run's own hosts.
 
-    Rates are those of steps, which remedies for the time outside of steps do not change.
+    Rates are those of steps, which remedies for the time outside of steps do not change. Hosts that
+    a remedy adds are mixes of their own, at their own prices.
     """
     seen: set[str] = set()
     for finding in diagnosis.findings:
@@ -357,7 +364,8 @@ def remedied_mixes(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[Predicte
         for remedy in finding.remedies:
             text = change_phrase(remedy)
             worth = (remedy.predicted_speedup or 0.0) >= _WORTH_MENTIONING
-            if finding.forecast or not worth or text in seen:
+            adds_hosts = remedy.name in HOST_REMEDIES
+            if finding.forecast or adds_hosts or not worth or text in seen:
                 continue
             seen.add(text)
             speedup = remedy.predicted_speedup or 1.0
