@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -424,3 +425,42 @@ def test_what_takes_a_change_of_the_script_takes_no_place_on_the_front(compared:
     assert advice.front == choose(compared, Goal()).front
     assert not any(mix.needs_code for mix in advice.front)
     assert rewritten in advice.shown
+
+
+@pytest.mark.parametrize("ranks", [(), (0,)])
+def test_gradient_sync_that_was_not_measured_is_not_none(tmp_path: Path, ranks: tuple[int, ...]):
+    run = tmp_path / "ranks"
+    shutil.copytree(RECORDED / "ranks", run)
+    prices = tmp_path / "own.csv"
+    prices.write_text(
+        "InstanceType,Price,vCPUs,AcceleratorName,AcceleratorCount\n"
+        "mine,2,4,T4,2\nmine-big,8,16,T4,8\n"
+    )
+    pricing = Pricing(catalogue=PriceCatalogue([prices]), types={"": "mine"})
+    measured = compare_hosts(run, pricing)
+    keep_sync_of(run, ranks)
+    unmeasured = compare_hosts(run, pricing)
+    kinds = {"more hosts", "more accelerators"}
+    for found, words in (
+        (measured, "gradient sync as between its ranks"),
+        (unmeasured, "gradient sync, not measured"),
+    ):
+        several = [mix for mix in found.mixes if mix.mix.kind in kinds]
+        assert {mix.mix.kind for mix in several} == kinds
+        assert all(text.startswith(words) for mix in several for text in mix.assumptions)
+        assert all(mix.assumptions for mix in several)
+    rate = unmeasured.mixes[0].samples_per_s.value
+    for mix in unmeasured.mixes:
+        if mix.mix.kind == "more hosts":
+            assert mix.samples_per_s.value < rate * mix.mix.training.hosts
+
+
+def keep_sync_of(run: Path, ranks: tuple[int, ...]) -> None:
+    """Have a run's records say nothing of the gradient sync of other ranks than these."""
+    file = run / "records" / "attempt-1" / "steps.parquet"
+    steps = pq.read_table(file)
+    kept = np.isin(steps["rank"].to_numpy(), ranks)
+    for name in ("sync_ns", "sync_measured"):
+        values = pa.array(np.where(kept, steps[name].to_numpy(), 0), type=pa.int64())
+        steps = steps.set_column(steps.schema.get_field_index(name), name, values)
+    pq.write_table(steps, file)

@@ -5,8 +5,9 @@
 Throughput is the measured one times what the what-if model predicts of the change (see
 headrace/observe/whatif): more cores with as many workers each, auxiliary hosts, several ranks on a
 host or several hosts. Cores of other types are as fast as host_speeds.py knows, else as those of
-the run's host, in auxiliary hosts 0.8 to 1.25 times so. Where the run had one rank, gradient sync
-was not measured, and is assumed to take between nothing and a fifth of a rank's own time.
+the run's host, in auxiliary hosts 0.8 to 1.25 times so. Gradient sync that was not measured, as of
+one rank, or by a library that the probe does not see, is assumed to take between nothing and a
+fifth of a rank's own time.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from headrace.observe.whatif.prediction import (
     with_auxiliary,
     with_workers,
 )
+from headrace.observe.whatif.rank_times import rank_times
 from headrace.observe.whatif.tables import CachedTables, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
@@ -167,9 +169,12 @@ def compare_hosts(
         why = "it counted no samples" if measured is not None else "too few steps were recorded"
         raise RecordsError(f"Nothing can be predicted of {run.name}: {why}.")
     own = _own_hosts(run, pricing, on_accelerator=_uses_accelerator(tables, steps))
+    times = rank_times(steps)
     model = _RunModel(
-        Simulator(measured), steps, rate, speeds or HostSpeeds(), own.training.instance_type
-    )
+        simulator=Simulator(measured), steps=steps, rate=rate, speeds=speeds or HostSpeeds(),
+        own_type=own.training.instance_type,
+        sync_is_measured=times is not None and times.sync_ns is not None,
+    )  # fmt: skip
     seller = cloud or seller_of(own.training.instance_type, pricing.catalogue)
     market = Market(
         catalogue=pricing.catalogue, seller=seller, region=pricing.region, spot=pricing.spot
@@ -220,7 +225,7 @@ def _host_group(group: GroupCost, pricing: Pricing) -> PricedHosts:
     return PricedHosts.of(group.instance_type, hardware, group.usd_per_hour, group.hosts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _RunModel:
     """A measured run, and what is predicted of it on other hosts."""
 
@@ -229,6 +234,7 @@ class _RunModel:
     rate: float  # samples a second of all ranks
     speeds: HostSpeeds
     own_type: str
+    sync_is_measured: bool
     # By the speeds of such cores and their number for each rank
     _by_auxiliary: dict[_Speeds | None, dict[float, Prediction]] = field(default_factory=dict)
 
@@ -294,7 +300,7 @@ class _RunModel:
         """
         now = len(self.steps.ranks)
         own_share = 1.0 - self.steps.data_wait_share
-        if now > 1:
+        if self.sync_is_measured:
             grown = ((world - 1) / world) / ((now - 1) / now) - 1.0
             share, text = self.steps.share("sync") * grown, "gradient sync as between its ranks"
             slower = Estimate(share, share, share)
