@@ -125,6 +125,36 @@ def test_a_failed_attempt_is_paid_for_too(recorded: Path, tmp_path: Path):
     assert "failed attempts (1): $0.5" in printed(tmp_path, "show", "ranks", "--price", "1")
 
 
+@pytest.mark.parametrize("auxiliary", [2, 0])  # 0: as many as made batches
+@pytest.mark.parametrize("left", ["", "rings"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_attempt_that_left_an_empty_folder_of_records_counts_by_its_times(
+    recorded: Path, tmp_path: Path, number: int, left: str, auxiliary: int
+):
+    change(recorded, groups=[GROUPS[0], {**GROUPS[1], "hosts": auxiliary}])
+    alone = cost(tmp_path, "ranks")
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    (whole,) = content["attempts"]
+    empty = {**whole, "exit_code": 1, "started_s": 1000.0, "ended_s": 4600.0}
+    records = recorded / "records"
+    (records / "attempt-1").rename(records / f"attempt-{3 - number}")
+    (records / f"attempt-{number}" / left).mkdir(parents=True)
+    attempts = [whole, empty] if number == 2 else [empty, whole]
+    numbered = [{**each, "number": place} for place, each in enumerate(attempts, 1)]
+    file.write_text(json.dumps({**content, "attempts": numbered}))
+    found = cost(tmp_path, "ranks")
+    assert found["failed_usd"] == pytest.approx(1.006 + auxiliary * 0.68)
+    assert found["usd"] == pytest.approx(alone["usd"] + found["failed_usd"])
+    for name in ("samples", "data_wait_usd", "epochs"):
+        assert found[name] == pytest.approx(alone[name])
+    known = known_cost(recorded)
+    assert known is not None
+    assert known.usd == pytest.approx(found["usd"])
+    assert run_here(tmp_path, "report", "ranks").returncode == 0
+    assert "The run ranks cost $" in (recorded / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     "end",
     [{"exit_code": 143}, {"exit_code": 130}, {"exit_code": 1, "reason": "MaxRuntimeExceeded"}],

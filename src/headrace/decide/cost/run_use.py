@@ -26,8 +26,7 @@ from headrace.observe.whatif.tables import (
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_rows
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
-from headrace.records.layout import attempts_with_records
-from headrace.records.reader import Records, open_records
+from headrace.records.reader import Records, open_records, recorded_attempts
 from headrace.records.run_folder import Attempt, RunFolder, running_launcher
 from headrace.records.span_reader import SpanReader
 
@@ -55,9 +54,10 @@ class Utilisation:
 def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt, AttemptUse]]:
     """Yield the attempts of a run, oldest first, with what they did.
 
-    Without `training`, waits and samples stay unknown: to find them reads all steps.
+    Without `training`, waits and samples stay unknown: to find them reads all steps. So they do of
+    an attempt that ended before anything was recorded, whose folder of records may be there.
     """
-    recorded = attempts_with_records(run)
+    recorded = recorded_attempts(run)
     for attempt in RunFolder(run).attempts():
         records = open_records(run, attempt.number) if attempt.number in recorded else None
         running = attempt.ended_s is None and running_launcher(run, attempt.launcher) is not None
@@ -74,7 +74,7 @@ def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
     if live:
         return last.now_s()
     try:
-        recorded = last.number in attempts_with_records(run)
+        recorded = last.number in recorded_attempts(run)
         records = open_records(run, last.number) if recorded else None
         return last.started_s + _seconds(last, records, running=False)
     except RecordsError:  # damaged ones, which the page says elsewhere
@@ -129,7 +129,7 @@ def _epochs(tables: Tables, counted: TrainSteps, steps: Columns, ranks: int) -> 
 
 def auxiliary_hosts(run: Path, attempt: int) -> int:
     """Return how many auxiliary hosts made batches in an attempt."""
-    if attempt not in attempts_with_records(run):
+    if attempt not in recorded_attempts(run):
         return 0
     made = columns(CachedTables(open_records(run, attempt)), "auxiliary_batches")
     return len(set(made["host"]))
@@ -137,7 +137,7 @@ def auxiliary_hosts(run: Path, attempt: int) -> int:
 
 def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
     """Return how busy the hosts that train, and those that only make batches, were at last."""
-    recorded = attempts_with_records(run)
+    recorded = recorded_attempts(run)
     if not recorded:
         return {}
     tables = CachedTables(open_records(run, max(recorded)), FEW_CACHED_BYTES)
