@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -202,6 +203,78 @@ def test_what_was_not_recorded_is_not_called_nothing(recorded: Path, tmp_path: P
     assert "spent on waiting for data is not recorded" in printed(
         tmp_path, "show", "ranks", "--price", "1"
     )
+
+
+@pytest.mark.parametrize("steps", [0, 1])  # of which the first is warm-up
+def test_a_run_of_which_no_step_is_known_did_not_wait_for_nothing(
+    recorded: Path, tmp_path: Path, steps: int
+):
+    file = recorded / "records" / "attempt-1" / "steps.parquet"
+    pq.write_table(pq.read_table(file).slice(0, steps), file)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["data_wait_usd"] is None
+    assert "spent on waiting for data is not recorded" in printed(
+        tmp_path, "show", "ranks", "--price", "1"
+    )
+
+
+def test_a_share_of_waits_is_that_of_the_attempts_in_which_they_were_recorded(
+    recorded: Path, tmp_path: Path
+):
+    change(recorded, started_s=0.0, ended_s=3600.0)
+    alone = cost(tmp_path, "ranks", "--price", "1")
+    share = alone["data_wait_usd"] / alone["usd"]
+    assert f"({share:.0%}) waiting" in printed(tmp_path, "show", "ranks", "--price", "1")
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    unrecorded = {**content["attempts"][0], "number": 2, "ended_s": 10800.0}
+    file.write_text(json.dumps({**content, "attempts": [*content["attempts"], unrecorded]}))
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["usd"], found["known_wait_usd"]) == (4.0, 1.0)
+    assert found["data_wait_usd"] == pytest.approx(alone["data_wait_usd"])
+    output = printed(tmp_path, "show", "ranks", "--price", "1")
+    assert f"({share:.0%} of the $1" in output
+    assert "of attempts whose steps are recorded) waiting for data" in output
+
+
+BATCHES = 20  # of an epoch, in each rank
+TRAINED = 2 * BATCHES
+
+
+@pytest.mark.parametrize("cut", [12, 25])  # within the first epoch, and the second
+def test_an_epoch_is_a_whole_one_after_a_resume_within_it(recorded: Path, tmp_path: Path, cut: int):
+    whole = cost(tmp_path, "ranks", "--price", "1")
+    assert whole["epochs"] == pytest.approx(2.0)
+    records = recorded / "records"
+    shutil.copytree(records / "attempt-1", records / "attempt-2")
+    keep_batches(records / "attempt-1", 0, cut)
+    keep_batches(records / "attempt-2", cut, TRAINED)
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    (first,) = content["attempts"]
+    attempts = [{**first, "exit_code": 143}, {**first, "number": 2}]
+    file.write_text(json.dumps({**content, "attempts": attempts}))
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["samples"] == whole["samples"]
+    assert found["epochs"] == pytest.approx(2.0)
+    assert found["usd_per_epoch"] == pytest.approx(found["usd"] / 2)
+
+
+def keep_batches(records: Path, begin: int, end: int) -> None:
+    """Keep some batches of each rank, as an attempt records them that goes on from a checkpoint."""
+    steps = pq.read_table(records / "steps.parquet")
+    number = steps["step"].to_numpy()
+    is_other = np.array(steps["kind"].to_pylist()) != "train"
+    steps = steps.filter(pa.array(is_other | ((begin <= number) & (number < end))))
+    pq.write_table(steps, records / "steps.parquet")
+    fetches = pq.read_table(records / "fetches.parquet")
+    epoch, batch = (fetches[name].to_numpy() for name in ("epoch", "batch"))
+    last = epoch * BATCHES + np.minimum(batch, BATCHES - 1)  # batch, or that before the end
+    batch = batch - np.where(epoch == begin // BATCHES, begin % BATCHES, 0)
+    place = fetches.schema.get_field_index("batch")
+    fetches = fetches.set_column(place, "batch", pa.array(batch, type=pa.int64()))
+    fetches = fetches.filter(pa.array((begin <= last) & (last < end)))
+    pq.write_table(fetches, records / "fetches.parquet")
 
 
 def test_a_rate_of_one_s_own_is_one_of_spot_instances_too(recorded: Path, tmp_path: Path):

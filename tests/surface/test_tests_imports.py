@@ -59,7 +59,7 @@ PURE = """
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.shards.tar_index data.storage
     data.storage.cache.block_file data.storage.urls data.transforms data.transforms.augmentation
-    decide.cost.host_mixes decide.cost.price_catalogue
+    decide.cost.host_mixes decide.cost.price_catalogue decide.cost.run_use
     decide.experiments.entry_batch decide.experiments.sent_state decide.experiments.spool_sender
     jobs.cli_args jobs.environment.unmounted_folder jobs.hosts.host_commands
     jobs.hosts.host_records
