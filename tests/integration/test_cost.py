@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +174,7 @@ def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     recorded: Path, tmp_path: Path
 ):
     whole = cost(tmp_path, "ranks", "--price", "1")
-    change(recorded, ended_s=None, exit_code=None)
+    change(recorded, ended_s=None, exit_code=None, launcher={})
     found = cost(tmp_path, "ranks", "--price", "1")
     assert found["failed_attempts"] == 1
     assert not found["running"]
@@ -183,6 +185,24 @@ def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     pq.write_table(pa.Table.from_pylist(rows, schema=hosts.schema), file)
     # Several hosts have no clock in common: what counts is how long their ranks lasted.
     assert 0 < cost(tmp_path, "ranks", "--price", "1")["seconds"] <= found["seconds"]
+
+
+def test_an_attempt_that_may_go_on_elsewhere_has_not_failed(recorded: Path, tmp_path: Path):
+    whole = cost(tmp_path, "ranks", "--price", "1")
+    launcher = {"host": "another", "pid": 1, "began_s": 0.0}
+    change(recorded, ended_s=None, exit_code=None, launcher=launcher)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["failed_attempts"], found["failed_usd"]) == (0, 0)
+    assert found["seconds"] == pytest.approx(whole["seconds"], abs=3.0)  # as far as it is seen
+    assert not found["running"]
+    change(recorded, started_s=time.time() - 7200.0)
+    lock = recorded / "records" / "attempt-1" / "here.lock"
+    with lock.open("w") as held:  # as of a host that shares the file system
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["running"]
+    assert (found["failed_attempts"], found["failed_usd"]) == (0, 0)
+    assert found["usd"] == pytest.approx(2.0, abs=0.2)
 
 
 def test_attempts_on_other_hosts_are_paid_for_as_they_were(recorded: Path, tmp_path: Path):

@@ -41,7 +41,8 @@ FRONTS = """
     jobs.sync.host_sync jobs.sync.output_process jobs.sync.sync_process jobs.torchrun
     jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
     offload.connection offload.proxy offload.server offload.unauthenticated
-    platforms.instance_groups platforms.sagemaker records.collector records.host_place
+    platforms.instance_groups platforms.sagemaker records.attempt_outcomes records.collector
+    records.host_place
     records.layout records.live_reader records.live_switch records.outbox records.reader
     records.records_link records.ring records.run_folder records.schema records.sent_rows
     records.span_reader records.system_table report.live.app report.live.run_folders report.page

@@ -26,8 +26,9 @@ from headrace.observe.whatif.tables import (
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_rows
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
+from headrace.records.attempt_outcomes import attempt_outcomes
 from headrace.records.reader import Records, open_records, recorded_attempts
-from headrace.records.run_folder import Attempt, RunFolder, running_launcher
+from headrace.records.run_folder import Attempt, Outcome, RunFolder
 from headrace.records.span_reader import SpanReader
 
 
@@ -74,21 +75,21 @@ def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt,
     Without `training`, waits and samples stay unknown: to find them reads all steps. So they do of
     an attempt that ended before anything was recorded, whose folder of records may be there.
     """
-    recorded = recorded_attempts(run)
-    for attempt in RunFolder(run).attempts():
+    recorded, attempts = recorded_attempts(run), RunFolder(run).attempts()
+    for attempt, outcome in zip(attempts, attempt_outcomes(run, attempts), strict=True):
         records = open_records(run, attempt.number) if attempt.number in recorded else None
-        running = attempt.ended_s is None and running_launcher(run, attempt.launcher) is not None
+        running = outcome == "going on" and attempt.ended_s is None
         seconds = _seconds(attempt, records, running=running)
-        failed = attempt.outcome(live=running) in {"failed", "killed"}
+        failed = outcome in {"failed", "killed"}
         trained = {}
         if records is not None and training:
             trained = _trained(CachedTables(records, FEW_CACHED_BYTES))
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
 
 
-def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
+def seen_until_s(run: Path, last: Attempt, outcome: Outcome) -> float:
     """Return until when a run's last attempt is known to have gone on, in seconds since 1970."""
-    if live:
+    if outcome == "going on":
         return last.now_s()
     try:
         recorded = last.number in recorded_attempts(run)
@@ -99,7 +100,7 @@ def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
 
 
 def _seconds(attempt: Attempt, records: Records | None, *, running: bool) -> float:
-    """Return how long an attempt has lasted; that of a killed launcher until its last record."""
+    """Return how long an attempt has lasted; one without an end until its last record."""
     if attempt.lasted_s is not None:
         return attempt.lasted_s
     if running:

@@ -20,6 +20,7 @@ from headrace.observe.whatif.hosts import of_host, training_host
 from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, columns
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
+from headrace.records.run_folder import Outcome
 from headrace.records.schema import LAUNCHER_HOST, PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -474,6 +475,7 @@ class RunStatus:
     attempt: int  # that is shown
     world_size: int | None = None  # None if unknown
     live: bool = True  # whether it is being recorded at this moment
+    outcome: Outcome = "going on"  # how the attempt is doing; also while it only uploads
     recording: bool = True  # whether the live switch is on; True for an ended run
     elapsed_s: float | None = None  # from its start until now or its end; None if unknown
     exit_code: int | None = None  # None while it runs, or if none was recorded
