@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import UsageError
@@ -94,10 +97,14 @@ def test_every_mix_has_its_throughput_its_price_and_the_front_is_one(
 
 
 def check_front(found: dict[str, Any]) -> None:
-    """A mix is on the front unless another is as fast and cheaper, or as cheap and faster."""
+    """A mix is on the front unless another is as fast and cheaper, or as cheap and faster.
+
+    Those that take a change of the script are not to be chosen.
+    """
     places = {
         mix["name"]: (mix["samples_per_s"]["value"], -mix["usd_per_1k_samples"]["value"])
         for mix in found["mixes"]
+        if not mix["needs_code"]
     }
     best = {
         name for name, place in places.items()
@@ -284,6 +291,50 @@ def test_a_run_without_a_type_or_without_records_is_said(recorded: Path, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+def with_rows(run: Path, table: str, **columns: float) -> None:
+    """Add columns to the first rows of a recorded table, or rows to one that has none."""
+    file = run / "records" / "attempt-1" / f"{table}.parquet"
+    stored = pq.read_table(file)
+    if stored.num_rows:
+        for name, value in columns.items():
+            values = pa.array([value] * stored.num_rows, type=pa.float32())
+            stored = stored.append_column(name, values)
+    else:
+        nothing = {name: "train" if name == "kind" else 0 for name in stored.schema.names}
+        stored = pa.Table.from_pylist([nothing | columns], schema=stored.schema)
+    pq.write_table(stored, file)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [("device_steps", {"device_wall_ns": 1}), ("system", {"gpu_0_utilisation_percent": 90.0})],
+)
+def test_a_run_on_an_accelerator_of_which_no_price_says_is_offered_no_host_without_one(
+    recorded: Path, tmp_path: Path, table: str, columns: dict[str, float]
+):
+    file = tmp_path / "own.csv"
+    file.write_text("InstanceType,Price,vCPUs\nmine,2,4\nmine-big,3,32\n")
+    pricing = Pricing(catalogue=PriceCatalogue([file]), types={"": "mine"})
+    without = compare_hosts(recorded, pricing)
+    assert "mine-big" in {mix.mix.training.instance_type for mix in without.mixes}
+    assert without.left_out == ""
+    with_rows(recorded, table, **columns)
+    found = compare_hosts(recorded, pricing)
+    assert {mix.mix.training.instance_type for mix in found.mixes} == {"mine"}
+    assert "mine has an accelerator, and no price says which" in found.left_out
+    assert choose(found, Goal()).to_json()["left_out"] == found.left_out
+
+
+def test_own_prices_of_sagemaker_need_say_nothing_of_its_types(recorded: Path, tmp_path: Path):
+    (tmp_path / "own.csv").write_text(
+        "InstanceType,Price\nml.g5.xlarge,1.408\nml.g5.4xlarge,2.03\nml.c5.xlarge,0.204\n"
+    )
+    set_groups(recorded, {**GPU, "instance_type": "ml.g5.xlarge"})
+    names = {mix["name"].split(",")[0] for mix in advise(tmp_path, "--prices", "own.csv")["mixes"]}
+    assert names >= {"ml.g5.xlarge", "ml.g5.4xlarge", "ml.g5.xlarge + 2 x ml.c5.xlarge"}
+    assert all("ml." in name for name in names)
+
+
 def test_hosts_that_were_measured_narrow_what_is_predicted(tmp_path: Path, compared: ComparedHosts):
     speeds = tmp_path / "speeds.csv"
     measured = run_here(
@@ -345,3 +396,71 @@ def test_remedies_for_time_outside_of_steps_do_not_change_the_rate_of_steps(reco
     now = compare_hosts(recorded, Pricing(catalogue=PriceCatalogue())).mixes[0]
     both = replace(found, findings=(evaluation, *found.findings))
     assert len(list(remedied_mixes(now, found))) == len(list(remedied_mixes(now, both)))
+
+
+def test_remedies_that_add_hosts_are_no_change_of_the_runs_own(
+    recorded: Path, compared: ComparedHosts
+):
+    found = diagnose(open_records(recorded))
+    worst, *others = found.findings
+    hosts = replace(
+        worst.remedies[0], name="auxiliary-hosts", change="2 auxiliary hosts of 4 cores",
+        predicted_speedup=9.0, low=8.0, high=10.0,
+    )  # fmt: skip
+    helped = replace(worst, rule="cpu-bound-worker", remedies=(hosts, *worst.remedies))
+    now, same = compared.mixes[0], replace(helped, remedies=worst.remedies)
+    with_hosts, without = (
+        list(remedied_mixes(now, replace(found, findings=(each, *others))))
+        for each in (helped, same)
+    )
+    assert with_hosts == without
+
+
+def test_what_takes_a_change_of_the_script_takes_no_place_on_the_front(compared: ComparedHosts):
+    now = compared.mixes[0]
+    rewritten = replace(
+        now, remedy="without the blur", needs_code=True, samples_per_s=now.samples_per_s.times(1e4)
+    )
+    advice = choose(replace(compared, mixes=(*compared.mixes, rewritten)), Goal())
+    assert advice.front == choose(compared, Goal()).front
+    assert not any(mix.needs_code for mix in advice.front)
+    assert rewritten in advice.shown
+
+
+@pytest.mark.parametrize("ranks", [(), (0,)])
+def test_gradient_sync_that_was_not_measured_is_not_none(tmp_path: Path, ranks: tuple[int, ...]):
+    run = tmp_path / "ranks"
+    shutil.copytree(RECORDED / "ranks", run)
+    prices = tmp_path / "own.csv"
+    prices.write_text(
+        "InstanceType,Price,vCPUs,AcceleratorName,AcceleratorCount\n"
+        "mine,2,4,T4,2\nmine-big,8,16,T4,8\n"
+    )
+    pricing = Pricing(catalogue=PriceCatalogue([prices]), types={"": "mine"})
+    measured = compare_hosts(run, pricing)
+    keep_sync_of(run, ranks)
+    unmeasured = compare_hosts(run, pricing)
+    kinds = {"more hosts", "more accelerators"}
+    for found, words in (
+        (measured, "gradient sync as between its ranks"),
+        (unmeasured, "gradient sync, not measured"),
+    ):
+        several = [mix for mix in found.mixes if mix.mix.kind in kinds]
+        assert {mix.mix.kind for mix in several} == kinds
+        assert all(text.startswith(words) for mix in several for text in mix.assumptions)
+        assert all(mix.assumptions for mix in several)
+    rate = unmeasured.mixes[0].samples_per_s.value
+    for mix in unmeasured.mixes:
+        if mix.mix.kind == "more hosts":
+            assert mix.samples_per_s.value < rate * mix.mix.training.hosts
+
+
+def keep_sync_of(run: Path, ranks: tuple[int, ...]) -> None:
+    """Have a run's records say nothing of the gradient sync of other ranks than these."""
+    file = run / "records" / "attempt-1" / "steps.parquet"
+    steps = pq.read_table(file)
+    kept = np.isin(steps["rank"].to_numpy(), ranks)
+    for name in ("sync_ns", "sync_measured"):
+        values = pa.array(np.where(kept, steps[name].to_numpy(), 0), type=pa.int64())
+        steps = steps.set_column(steps.schema.get_field_index(name), name, values)
+    pq.write_table(steps, file)

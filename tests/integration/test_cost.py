@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -125,6 +128,36 @@ def test_a_failed_attempt_is_paid_for_too(recorded: Path, tmp_path: Path):
     assert "failed attempts (1): $0.5" in printed(tmp_path, "show", "ranks", "--price", "1")
 
 
+@pytest.mark.parametrize("auxiliary", [2, 0])  # 0: as many as made batches
+@pytest.mark.parametrize("left", ["", "rings"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_attempt_that_left_an_empty_folder_of_records_counts_by_its_times(
+    recorded: Path, tmp_path: Path, number: int, left: str, auxiliary: int
+):
+    change(recorded, groups=[GROUPS[0], {**GROUPS[1], "hosts": auxiliary}])
+    alone = cost(tmp_path, "ranks")
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    (whole,) = content["attempts"]
+    empty = {**whole, "exit_code": 1, "started_s": 1000.0, "ended_s": 4600.0}
+    records = recorded / "records"
+    (records / "attempt-1").rename(records / f"attempt-{3 - number}")
+    (records / f"attempt-{number}" / left).mkdir(parents=True)
+    attempts = [whole, empty] if number == 2 else [empty, whole]
+    numbered = [{**each, "number": place} for place, each in enumerate(attempts, 1)]
+    file.write_text(json.dumps({**content, "attempts": numbered}))
+    found = cost(tmp_path, "ranks")
+    assert found["failed_usd"] == pytest.approx(1.006 + auxiliary * 0.68)
+    assert found["usd"] == pytest.approx(alone["usd"] + found["failed_usd"])
+    for name in ("samples", "data_wait_usd", "epochs"):
+        assert found[name] == pytest.approx(alone[name])
+    known = known_cost(recorded)
+    assert known is not None
+    assert known.usd == pytest.approx(found["usd"])
+    assert run_here(tmp_path, "report", "ranks").returncode == 0
+    assert "The run ranks cost $" in (recorded / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     "end",
     [{"exit_code": 143}, {"exit_code": 130}, {"exit_code": 1, "reason": "MaxRuntimeExceeded"}],
@@ -141,7 +174,7 @@ def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     recorded: Path, tmp_path: Path
 ):
     whole = cost(tmp_path, "ranks", "--price", "1")
-    change(recorded, ended_s=None, exit_code=None)
+    change(recorded, ended_s=None, exit_code=None, launcher={})
     found = cost(tmp_path, "ranks", "--price", "1")
     assert found["failed_attempts"] == 1
     assert not found["running"]
@@ -152,6 +185,24 @@ def test_an_attempt_whose_launcher_was_killed_lasts_until_its_last_record(
     pq.write_table(pa.Table.from_pylist(rows, schema=hosts.schema), file)
     # Several hosts have no clock in common: what counts is how long their ranks lasted.
     assert 0 < cost(tmp_path, "ranks", "--price", "1")["seconds"] <= found["seconds"]
+
+
+def test_an_attempt_that_may_go_on_elsewhere_has_not_failed(recorded: Path, tmp_path: Path):
+    whole = cost(tmp_path, "ranks", "--price", "1")
+    launcher = {"host": "another", "pid": 1, "began_s": 0.0}
+    change(recorded, ended_s=None, exit_code=None, launcher=launcher)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["failed_attempts"], found["failed_usd"]) == (0, 0)
+    assert found["seconds"] == pytest.approx(whole["seconds"], abs=3.0)  # as far as it is seen
+    assert not found["running"]
+    change(recorded, started_s=time.time() - 7200.0)
+    lock = recorded / "records" / "attempt-1" / "here.lock"
+    with lock.open("w") as held:  # as of a host that shares the file system
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["running"]
+    assert (found["failed_attempts"], found["failed_usd"]) == (0, 0)
+    assert found["usd"] == pytest.approx(2.0, abs=0.2)
 
 
 def test_attempts_on_other_hosts_are_paid_for_as_they_were(recorded: Path, tmp_path: Path):
@@ -172,6 +223,78 @@ def test_what_was_not_recorded_is_not_called_nothing(recorded: Path, tmp_path: P
     assert "spent on waiting for data is not recorded" in printed(
         tmp_path, "show", "ranks", "--price", "1"
     )
+
+
+@pytest.mark.parametrize("steps", [0, 1])  # of which the first is warm-up
+def test_a_run_of_which_no_step_is_known_did_not_wait_for_nothing(
+    recorded: Path, tmp_path: Path, steps: int
+):
+    file = recorded / "records" / "attempt-1" / "steps.parquet"
+    pq.write_table(pq.read_table(file).slice(0, steps), file)
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["data_wait_usd"] is None
+    assert "spent on waiting for data is not recorded" in printed(
+        tmp_path, "show", "ranks", "--price", "1"
+    )
+
+
+def test_a_share_of_waits_is_that_of_the_attempts_in_which_they_were_recorded(
+    recorded: Path, tmp_path: Path
+):
+    change(recorded, started_s=0.0, ended_s=3600.0)
+    alone = cost(tmp_path, "ranks", "--price", "1")
+    share = alone["data_wait_usd"] / alone["usd"]
+    assert f"({share:.0%}) waiting" in printed(tmp_path, "show", "ranks", "--price", "1")
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    unrecorded = {**content["attempts"][0], "number": 2, "ended_s": 10800.0}
+    file.write_text(json.dumps({**content, "attempts": [*content["attempts"], unrecorded]}))
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert (found["usd"], found["known_wait_usd"]) == (4.0, 1.0)
+    assert found["data_wait_usd"] == pytest.approx(alone["data_wait_usd"])
+    output = printed(tmp_path, "show", "ranks", "--price", "1")
+    assert f"({share:.0%} of the $1" in output
+    assert "of attempts whose steps are recorded) waiting for data" in output
+
+
+BATCHES = 20  # of an epoch, in each rank
+TRAINED = 2 * BATCHES
+
+
+@pytest.mark.parametrize("cut", [12, 25])  # within the first epoch, and the second
+def test_an_epoch_is_a_whole_one_after_a_resume_within_it(recorded: Path, tmp_path: Path, cut: int):
+    whole = cost(tmp_path, "ranks", "--price", "1")
+    assert whole["epochs"] == pytest.approx(2.0)
+    records = recorded / "records"
+    shutil.copytree(records / "attempt-1", records / "attempt-2")
+    keep_batches(records / "attempt-1", 0, cut)
+    keep_batches(records / "attempt-2", cut, TRAINED)
+    file = recorded / "run.json"
+    content = json.loads(file.read_text())
+    (first,) = content["attempts"]
+    attempts = [{**first, "exit_code": 143}, {**first, "number": 2}]
+    file.write_text(json.dumps({**content, "attempts": attempts}))
+    found = cost(tmp_path, "ranks", "--price", "1")
+    assert found["samples"] == whole["samples"]
+    assert found["epochs"] == pytest.approx(2.0)
+    assert found["usd_per_epoch"] == pytest.approx(found["usd"] / 2)
+
+
+def keep_batches(records: Path, begin: int, end: int) -> None:
+    """Keep some batches of each rank, as an attempt records them that goes on from a checkpoint."""
+    steps = pq.read_table(records / "steps.parquet")
+    number = steps["step"].to_numpy()
+    is_other = np.array(steps["kind"].to_pylist()) != "train"
+    steps = steps.filter(pa.array(is_other | ((begin <= number) & (number < end))))
+    pq.write_table(steps, records / "steps.parquet")
+    fetches = pq.read_table(records / "fetches.parquet")
+    epoch, batch = (fetches[name].to_numpy() for name in ("epoch", "batch"))
+    last = epoch * BATCHES + np.minimum(batch, BATCHES - 1)  # batch, or that before the end
+    batch = batch - np.where(epoch == begin // BATCHES, begin % BATCHES, 0)
+    place = fetches.schema.get_field_index("batch")
+    fetches = fetches.set_column(place, "batch", pa.array(batch, type=pa.int64()))
+    fetches = fetches.filter(pa.array((begin <= last) & (last < end)))
+    pq.write_table(fetches, records / "fetches.parquet")
 
 
 def test_a_rate_of_one_s_own_is_one_of_spot_instances_too(recorded: Path, tmp_path: Path):

@@ -137,6 +137,7 @@ def test_auxiliary_hosts_cost_too_and_hosts_that_do_not_exist_have_no_price(
     for words, why in (
         (("--auxiliary-cores", "8"), "--auxiliary-cores have no price"),
         (("--hosts", "8"), "g5.12xlarge has 4 accelerators, and a host is to have 8 ranks"),
+        (("--hosts", "8", "--price", "5"), "g5.12xlarge has 4 accelerators"),
     ):
         found = simulated(folder, "--ranks", "64", *words)
         assert why in found["unpriced"]

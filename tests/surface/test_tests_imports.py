@@ -43,7 +43,8 @@ FRONTS = """
     jobs.sync.host_sync jobs.sync.output_process jobs.sync.sync_process jobs.torchrun
     jobs.torchrun_args jobs.torchrun_process jobs.tune observe.whatif.measured_pipeline
     offload.connection offload.proxy offload.server offload.unauthenticated
-    platforms.instance_groups platforms.sagemaker records.collector records.host_place
+    platforms.instance_groups platforms.sagemaker records.attempt_outcomes records.collector
+    records.host_place
     records.layout records.live_reader records.live_switch records.outbox records.reader
     records.records_link records.ring records.run_folder records.schema records.sent_rows
     records.span_reader records.system_table report.live.app report.live.run_folders report.page
@@ -61,7 +62,7 @@ PURE = """
     data.shards.shard_records data.shards.sources.sample_table data.shards.sources.source_kinds
     data.shards.sources.tables data.shards.tar data.shards.tar_index data.storage
     data.storage.cache.block_file data.storage.urls data.transforms data.transforms.augmentation
-    decide.cost.price_catalogue
+    decide.cost.host_mixes decide.cost.price_catalogue decide.cost.run_use
     decide.experiments.entry_batch decide.experiments.event_file_importer
     decide.experiments.sent_state decide.experiments.spool_sender
     jobs.cli_args jobs.environment.unmounted_folder jobs.hosts.host_commands

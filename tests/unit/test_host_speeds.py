@@ -56,6 +56,13 @@ def test_families_have_a_source_and_are_compared_among_each_other():
     assert speeds.find("c4.xlarge") is None  # EC2's, of another decade
 
 
+def test_blanks_around_cells_mean_nothing(tmp_path: Path):
+    file = tmp_path / "speeds.csv"
+    file.write_text("InstanceType, ImagesPerCore ,Method\n c5.large, 300 ,m\ng5.xlarge ,600, m \n")
+    low, high = HostSpeeds([file]).relative("c5.large", "g5.xlarge") or (0, 0)
+    assert low < 0.5 < high
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

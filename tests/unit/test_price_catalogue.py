@@ -62,6 +62,75 @@ def test_an_own_price_leaves_a_type_what_it_is(tmp_path: Path):
     assert PriceCatalogue([short], {"rack": 1.0}).find("rack").cores is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "has"),
+    [
+        ("ml.g5.xlarge", (4, 16, "A10G", 1)),
+        ("ml.c5.4xlarge", (16, 32, "", 0)),
+        ("p5e.48xlarge", (192, 2048, "H200", 8)),
+        ("a3-megagpu-8g", (208, 1872, "H100", 8)),
+        ("n1-standard-8", (8, 30, "", None)),  # accelerators can be attached
+        ("gpu_1x_a10", (None, None, "", None)),
+    ],
+)
+def test_what_a_type_has_is_known_though_no_price_says_it(
+    tmp_path: Path, kind: str, has: tuple[float | None, ...]
+):
+    short = PriceCatalogue([written(tmp_path, f"{kind},1.4", head="InstanceType,Price")])
+    own = PriceCatalogue([], {kind: 1.4})
+    hosts = [each.find(kind) for each in (short, own)]
+    hosts += [each.hardware(kind) for each in (short, own, PriceCatalogue([]))]
+    for each in hosts:
+        assert (each.cores, each.memory_gib, each.accelerator, each.accelerators) == has
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "accelerators"),
+    [
+        ("AcceleratorName,AcceleratorCount", ",", 0),
+        ("AcceleratorName,AcceleratorCount", "T4,1", 1),
+        ("AcceleratorName,AcceleratorCount", ",2", 2),
+        ("AcceleratorName", "", 0),
+        ("AcceleratorName", "T4", None),
+        ("AcceleratorCount", "0", 0),
+        ("AcceleratorCount", "", None),
+        ("Region", "", None),
+    ],
+)
+def test_no_accelerator_is_not_one_that_is_not_stated(
+    tmp_path: Path, columns: str, cells: str, accelerators: float | None
+):
+    for kind in ("rack", "n1-standard-8"):
+        file = written(tmp_path, f"{kind},1,{cells}", head=f"InstanceType,Price,{columns}")
+        assert PriceCatalogue([file]).find(kind).accelerators == accelerators
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("InstanceType,Price,Region", "g5.xlarge, 0.8, us-east-1"),
+        ("InstanceType, Price, Region", "g5.xlarge,0.8,us-east-1"),
+        ("InstanceType ,Price\t,Region ", " g5.xlarge\t,0.8 ,us-east-1 "),
+        ("InstanceType,Price,Region", 'g5.xlarge, "0.8", "us-east-1"'),
+        ("InstanceType,Price,Region", "G5.XLarge,0.8,us-east-1"),
+        ("InstanceType,Price", "G5.xlarge , 0.8"),
+    ],
+)
+def test_a_price_with_blanks_or_capitals_is_that_of_the_type(tmp_path: Path, head: str, line: str):
+    own = PriceCatalogue([written(tmp_path, line, head=head)])
+    assert own.find("g5.xlarge", "us-east-1").usd_per_hour == 0.8
+    assert own.find("g5.xlarge").usd_per_hour == 0.8
+
+
+def test_a_type_of_an_unknown_cloud_keeps_its_spelling(tmp_path: Path):
+    head = "InstanceType,Price"
+    own = PriceCatalogue([written(tmp_path, "Standard_NC6,0.9", "ML.G5.xlarge,1.4", head=head)])
+    assert own.find("Standard_NC6").usd_per_hour == 0.9
+    assert own.find("ml.g5.xlarge").usd_per_hour == 1.4
+    with pytest.raises(UsageError, match=r"Did you mean Standard_NC6\?"):
+        own.find("standard_nc6")
+
+
 def test_files_named_by_the_environment_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PRICES", str(written(tmp_path, "mine,2,,,,,")))
     assert PriceCatalogue().find("mine").usd_per_hour == 2.0
@@ -142,13 +211,30 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: str, message: str):
         ("InstanceType,Prise", "no column Price"),
         ("Type,Price", "no column InstanceType"),
         ("InstanceType,Price,SpotPrise", "'SpotPrise' in a catalogue. Did you mean SpotPrice"),
-        ("InstanceType,Price,Colour", "'Colour' in a catalogue. Known are InstanceType"),
+        ("InstanceType,Price,vcpus", "'vcpus' in a catalogue. Did you mean vCPUs"),
+        ("InstanceType,Price,Accelerator Name", "Did you mean AcceleratorName"),
         ("", "no column InstanceType"),
     ],
 )
 def test_a_column_that_is_wrong_is_named(tmp_path: Path, head: str, message: str):
     with pytest.raises(UsageError, match=message):
         PriceCatalogue([written(tmp_path, head=head)])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "vCPUs,MemoryGiB,GpuInfo,SpotPrice,Region,Generation",  # skypilot-catalog's of Azure
+        "Arch,DeviceMemoryGiB,CapacityBlockPrice",
+        "Colour",
+        "InstanceFamily",  # InstanceType is there, so this is none of it that is misspelt
+        "",
+    ],
+)
+def test_columns_of_other_tools_are_passed_over(tmp_path: Path, names: str):
+    cells = "," * names.count(",")
+    own = PriceCatalogue([written(tmp_path, f"t,1,{cells}", head=f"InstanceType,Price,{names}")])
+    assert own.find("t").usd_per_hour == 1.0
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):

@@ -41,7 +41,8 @@ SLOW = Run(
 
 def material(tables: RunTables, **changes: object) -> PageData:
     known = {
-        "name": "a-run", "path": Path("/runs/a-run"), "attempt": 1, "attempts": (), "live": False,
+        "name": "a-run", "path": Path("/runs/a-run"), "attempt": 1, "attempts": (),
+        "outcome": "succeeded", "outcomes": (),
         "tables": tables, "diagnosis": diagnose(tables), "cost": None, "read_s": time.time(),
     }  # fmt: skip
     return PageData(**{**known, **changes})
@@ -117,7 +118,10 @@ def test_hostile_names_are_text():
         number=1, command=(HOSTILE,), argv=(HOSTILE,), world_size=1, started_s=1.0,
         versions={HOSTILE: HOSTILE},
     )  # fmt: skip
-    known = material(tables, name=HOSTILE, path=Path(f"/runs/{HOSTILE}"), attempts=(attempt,))
+    known = material(
+        tables, name=HOSTILE, path=Path(f"/runs/{HOSTILE}"), attempts=(attempt,), outcome="killed",
+        outcomes=("killed",),
+    )  # fmt: skip
     page = page_about(known)
     check_alone(page)
     assert page.text.count(HOSTILE) > 5

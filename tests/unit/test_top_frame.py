@@ -152,12 +152,17 @@ def test_what_does_not_fit_is_counted_and_all_is_there_without_a_height():
     assert not any("q leaves" in line for line in whole)
 
 
+OVER = {"live": False, "outcome": "killed"}
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"live": False, "exit_code": 0}, "over after 3 min 05 s, exit code 0"),
-        ({"live": False, "exit_code": 137}, "exit code 137"),
-        ({"live": False, "elapsed_s": None}, "over: nothing was left to say how"),
+        ({**OVER, "outcome": "succeeded", "exit_code": 0}, "over after 3 min 05 s, exit code 0"),
+        ({**OVER, "outcome": "failed", "exit_code": 137}, "exit code 137"),
+        ({**OVER, "elapsed_s": None}, "over: nothing was left to say how"),
+        ({"live": False}, "running, 3 min 05 s   its records are closed"),
+        ({**OVER, "outcome": "unknown"}, "recorded for 3 min 05 s: may go on elsewhere"),
         ({"recording": False}, "recording is off"),
         ({"silent_s": 12.4}, "nothing recorded for 12 s"),
     ],

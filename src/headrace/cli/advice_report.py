@@ -22,8 +22,10 @@ def print_advice(advice: Advice) -> None:
     for mix in advice.shown:
         table.add_row(*_row(mix, advice))
     console.print(table)
-    front = "* none is both faster and cheaper by sample"
+    front = "* none is both faster and cheaper by sample, without a change of the script"
     console.print(f"[dim]{front}, of {len(advice.mixes)} that were compared[/dim]")
+    if advice.left_out:
+        console.print(f"[dim]{escape(advice.left_out)}[/dim]")
     for text in dict.fromkeys(text for mix in advice.shown for text in mix.assumptions):
         console.print(f"[dim]Assumed: {escape(text)}[/dim]")
 

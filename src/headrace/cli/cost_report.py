@@ -66,7 +66,7 @@ def print_prices(prices: Sequence[Price], old: Sequence[Price], days: int) -> No
     sources = list(dict.fromkeys(price.source or price.catalogue for price in prices))
     table = _table("type", "region", "$/h", "spot", "cores", "GiB", "devices", "date", "source")
     for price in prices:
-        devices = f"{price.accelerators:g} {price.accelerator}" if price.accelerator else ""
+        devices = f"{_number(price.accelerators or None)} {price.accelerator}".strip()
         spot = price.spot_usd_per_hour
         table.add_row(
             escape(price.instance_type), escape(price.region), f"{price.usd_per_hour:.3f}",

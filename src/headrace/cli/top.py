@@ -47,5 +47,5 @@ def top(
         print_frame(watcher, console)
         return
     status = show_frames(watcher, console, interval_s).status
-    if not status.live:
+    if status.outcome not in {"going on", "unknown"}:
         typer.echo(f"{status.name} is over. More: headrace doctor {watcher.path}")

@@ -33,6 +33,7 @@ class InstanceType:
 
     name: str  # as it was given
     cores: int | None = None  # None: this machine's
+    memory_gib: float | None = None  # None: this machine's
     devices: int | None = None  # None: this machine's
     device: str = ""  # the kind of its devices; "": it has none, or unknown
 
@@ -44,16 +45,24 @@ def instance_type(name: str, where: str) -> InstanceType:
     """
     if name in LOCAL_TYPES:
         return InstanceType(name=name, devices=0 if name == "local" else None)
-    known = _type_rows()
-    row = known.get(name.removeprefix(_SAGEMAKER_PREFIX))
-    if row is None or (name.startswith(_SAGEMAKER_PREFIX) and row["cloud"] != "aws"):
+    known = known_type(name)
+    if known is None:
         raise UsageError(
             f"{where}: there is no instance type {name}.{_nearest_type(name)} Others are "
             "emulated by their cores and devices: --group NAME=HOSTS:cpus=8,gpus=1."
         )
+    return known
+
+
+def known_type(name: str) -> InstanceType | None:
+    """Return a cloud's machine type by its name, `ml.g5.xlarge` or `g5.xlarge`; None: unknown."""
+    row = _type_rows().get(name.removeprefix(_SAGEMAKER_PREFIX))
+    if row is None or (name.startswith(_SAGEMAKER_PREFIX) and row["cloud"] != "aws"):
+        return None
     return InstanceType(
-        name=name, cores=int(row["cores"]), devices=int(row["devices"]), device=row["device"]
-    )
+        name=name, cores=int(row["cores"]), memory_gib=float(row["memory_gib"]),
+        devices=int(row["devices"]), device=row["device"],
+    )  # fmt: skip
 
 
 @cache

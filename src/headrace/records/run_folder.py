@@ -164,7 +164,8 @@ RUNS_FOLDER = "runs"
 _FOLDER_MODE = 0o700  # logs and a script's files may hold what other users must not see
 _RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
-Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on"]
+Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on", "unknown"]
+"""How an attempt is doing: see `attempt_outcomes.py`."""
 _STOPPED_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
 LAUNCHER_LOG = "launcher.log"
 """The output of `headrace run` and its ranks where an Estimator started it."""
@@ -205,19 +206,14 @@ class Attempt:
             return self.started_s + max(_since_boot_s() - self.started_boot_s, 0.0)
         return max(time.time(), self.started_s)
 
-    def outcome(self, *, live: bool) -> Outcome:
-        """Return how the attempt ended; without an end it goes on, if the run is `live`."""
+    @property
+    def ending(self) -> Outcome:
+        """How the attempt ended, if it has: without an exit code it was killed."""
         if self.exit_code is None:
-            return "going on" if live else "killed"
+            return "killed"
         if self.exit_code == 0:
             return "succeeded"
         return "stopped" if self.reason or self.exit_code in _STOPPED_CODES else "failed"
-
-
-def attempt_outcomes(attempts: Sequence[Attempt], *, live: bool) -> list[Outcome]:
-    """Return how each attempt of a run ended; of a `live` one the last may go on."""
-    last = len(attempts) - 1
-    return [each.outcome(live=live and place == last) for place, each in enumerate(attempts)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ def _advice_section(advice: Advice) -> Section:
         ),
         explanation(
             "Both axes are logarithmic: to the right is faster, downwards is cheaper. Mixes on the "
-            "dotted line are those than which no other is both; the ring is the recommendation."
+            "dotted line are those than which no other is both without a change of the script; the "
+            "ring is the recommendation."
         ),
     )
 
@@ -52,6 +53,7 @@ def _mixes_section(advice: Advice) -> Section:
         "All mixes",
         table(head, [_row(mix, advice) for mix in mixes], numbers=5),
         explanation("Start-up is left out."),
+        explanation(advice.left_out) if advice.left_out else None,
         *(explanation(f"Assumed: {text}.") for text in texts),
     )
 

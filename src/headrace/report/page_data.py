@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,9 @@ from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.platforms.instance_groups import has_types
+from headrace.records.attempt_outcomes import attempt_outcomes
 from headrace.records.reader import Records
-from headrace.records.run_folder import Attempt, RunFolder, running_launcher
+from headrace.records.run_folder import Attempt, Outcome, RunFolder
 from headrace.report.charts.base import Chart
 from headrace.report.markup import Html, chart_place
 
@@ -33,14 +34,14 @@ class PageData:
     path: Path
     attempt: int  # that the page is about
     attempts: tuple[Attempt, ...]  # all in run.json, oldest first; empty if it cannot be read
-    live: bool  # whether the attempt is being recorded at this moment
+    outcome: Outcome  # how the attempt is doing
+    outcomes: tuple[Outcome, ...]  # the same of all in run.json
     tables: Tables  # the attempt's records
     diagnosis: Diagnosis
     cost: RunCost | None  # None where a price of its hosts is not known, or cannot be read
     cost_fault: str = ""  # why not, where something is wrong
     read_s: float  # in seconds since 1970
     part: str = ""  # which part of the time the tables are about, where they are not about all
-    later_live: bool = False  # whether an attempt after it is being recorded
     of_a_span: bool = False  # that the reader chose
     charts_inside: bool = True  # whether charts stand in the page, or come from a server
 
@@ -50,9 +51,9 @@ class PageData:
         return next((each for each in self.attempts if each.number == self.attempt), None)
 
     @property
-    def run_live(self) -> bool:
-        """Whether the run goes on, in this attempt or in one after it."""
-        return self.live or self.later_live
+    def live(self) -> bool:
+        """Whether the attempt goes on."""
+        return self.outcome == "going on"
 
     @property
     def has_followers(self) -> bool:
@@ -78,20 +79,18 @@ def read_page_data(records: Records, tables: Tables | None = None, *, part: str 
         tables: What the page is about; None: all of the records.
         part: Which part of the time that is, in a sentence; empty: all of it.
     """
-    live = records.live
     tables = tables if tables is not None else CachedTables(records)
-    try:
-        attempts = RunFolder(records.path).attempts()
-    except LaunchError:  # half-written or damaged: the page does without
-        attempts = ()
+    attempts, outcomes = _attempts_of(records.path)
+    by_number = {each.number: how for each, how in zip(attempts, outcomes, strict=True)}
+    by_records: Outcome = "going on" if records.live else "unknown"
     cost, cost_fault = _known_cost(records.path, attempts)
     return PageData(
         name=records.path.name,
         path=records.path,
         attempt=records.attempt,
         attempts=attempts,
-        live=live,
-        later_live=goes_on(records, attempts),
+        outcome=by_number.get(records.attempt, by_records),
+        outcomes=outcomes,
         tables=tables,
         diagnosis=diagnose(tables),
         cost=cost,
@@ -101,13 +100,13 @@ def read_page_data(records: Records, tables: Tables | None = None, *, part: str 
     )
 
 
-def goes_on(records: Records, attempts: Sequence[Attempt]) -> bool:
-    """Return whether a run goes on, of which the records may be those of an earlier attempt."""
-    if not attempts or attempts[-1].number <= records.attempt:
-        return records.live
-    last = attempts[-1]
-    is_led = last.exit_code is None and running_launcher(records.path, last.launcher) is not None
-    return is_led or Records(records.path, last.number).live
+def _attempts_of(run: Path) -> tuple[tuple[Attempt, ...], tuple[Outcome, ...]]:
+    """Return a run's attempts and how each is doing; none where that cannot be read."""
+    try:
+        attempts = RunFolder(run).attempts()
+        return attempts, tuple(attempt_outcomes(run, attempts))
+    except (LaunchError, KeyError):  # half-written or damaged: the page does without
+        return (), ()
 
 
 def recorded_verdict(run: Path, attempt: int | None) -> dict[str, Any]:

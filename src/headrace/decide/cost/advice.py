@@ -48,8 +48,10 @@ class Advice:
     """The mixes that a run could train on, as it is first, and the one to take.
 
     Attributes:
-        front: Those than which none is both faster and cheaper by sample, slowest first.
+        front: Those to choose from than which none is both faster and cheaper by sample, slowest
+            first.
         reason: Why the recommended one is, in a sentence.
+        left_out: Which hosts are not compared, and why, in a sentence; "": none.
     """
 
     run: str
@@ -57,6 +59,7 @@ class Advice:
     front: tuple[PredictedMix, ...]
     recommended: PredictedMix
     reason: str
+    left_out: str = ""
 
     @property
     def shown(self) -> tuple[PredictedMix, ...]:
@@ -76,6 +79,7 @@ class Advice:
         """Return it as JSON's own types."""
         return {
             "run": self.run, "reason": self.reason, "recommended": self.recommended.to_json(),
+            "left_out": self.left_out,
             "front": [mix.name for mix in self.front],
             "mixes": [mix.to_json() for mix in self.mixes],
         }  # fmt: skip
@@ -90,8 +94,8 @@ def advise(compared: ComparedHosts, goal: Goal) -> Advice:
         goal = replace(goal, samples=compared.samples)
     recommended, reason = _choose(compared, goal)
     return Advice(
-        run=compared.run, mixes=compared.mixes, front=tuple(_front(compared.offered)),
-        recommended=recommended, reason=reason,
+        run=compared.run, mixes=compared.mixes, front=tuple(_front(compared.choices)),
+        recommended=recommended, reason=reason, left_out=compared.left_out,
     )  # fmt: skip
 
 
@@ -108,7 +112,7 @@ def _front(mixes: Sequence[PredictedMix]) -> Iterator[PredictedMix]:
 
 def _choose(compared: ComparedHosts, goal: Goal) -> tuple[PredictedMix, str]:
     """Return the mix to take, and why; raises UsageError where none reaches the goal."""
-    usable = [mix for mix in compared.offered if not mix.needs_code]
+    usable = compared.choices
     fast = [mix for mix in usable if mix.samples_per_s.value >= goal.least_samples_per_s]
     if not fast:
         raise UsageError(_too_slow(usable, goal))

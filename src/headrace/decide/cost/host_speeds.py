@@ -133,13 +133,13 @@ def _rows(file: Path) -> list[dict[str, str]]:
     """Return the rows of a file of speeds; raises UsageError."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines)
-            names = reader.fieldnames or ()
+            reader = csv.DictReader(lines, skipinitialspace=True)
+            names = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             check_choices(names, COLUMNS, f"{file}: column ")
             lacking = [name for name in _NEEDED if name not in names]
             if lacking:
                 raise UsageError(f"{file} has no column {lacking[0]}: {', '.join(COLUMNS)}.")
-            return [{name: row.get(name) or "" for name in COLUMNS} for row in reader]
+            return [{name: (row.get(name) or "").strip() for name in COLUMNS} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{file} cannot be read: {error}.") from error
 

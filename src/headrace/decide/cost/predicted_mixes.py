@@ -5,27 +5,38 @@
 Throughput is the measured one times what the what-if model predicts of the change (see
 headrace/observe/whatif): more cores with as many workers each, auxiliary hosts, several ranks on a
 host or several hosts. Cores of other types are as fast as host_speeds.py knows, else as those of
-the run's host, in auxiliary hosts 0.8 to 1.25 times so. Where the run had one rank, gradient sync
-was not measured, and is assumed to take between nothing and a fifth of a rank's own time.
+the run's host, in auxiliary hosts 0.8 to 1.25 times so. Gradient sync that was not measured, as of
+one rank, or by a library that the probe does not see, is assumed to take between nothing and a
+fifth of a rank's own time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError, UsageError
-from headrace.decide.cost.host_mixes import HostMix, Market, PricedHosts, cloud_of, host_mixes
+from headrace.decide.cost.host_mixes import (
+    HostMix,
+    Market,
+    PricedHosts,
+    host_mixes,
+    seller_of,
+    unknown_accelerator,
+)
 from headrace.decide.cost.host_speeds import HostSpeeds
-from headrace.decide.cost.price_catalogue import UnknownPriceError
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
 from headrace.decide.cost.run_use import attempt_uses
-from headrace.observe.doctor.diagnosis import OTHER_TIME_RULES, change_phrase, diagnose
+from headrace.observe.doctor.diagnosis import (
+    HOST_REMEDIES,
+    OTHER_TIME_RULES,
+    change_phrase,
+    diagnose,
+)
 from headrace.observe.doctor.findings import Diagnosis
-from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.measured_pipeline import measure, read_host_usage
 from headrace.observe.whatif.prediction import (
     Estimate,
     Prediction,
@@ -34,7 +45,8 @@ from headrace.observe.whatif.prediction import (
     with_auxiliary,
     with_workers,
 )
-from headrace.observe.whatif.tables import CachedTables
+from headrace.observe.whatif.rank_times import rank_times
+from headrace.observe.whatif.tables import CachedTables, Tables, columns
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
 from headrace.records.reader import open_records
@@ -116,17 +128,20 @@ class ComparedHosts:
         samples: That it has trained on.
         are_own_offered: Whether the run's own hosts are among those to choose from; those of
             another cloud than the one asked for are not.
+        left_out: Which hosts are not compared, and why, in a sentence; "": none.
     """
 
     run: str
     mixes: tuple[PredictedMix, ...]
     samples: int
     are_own_offered: bool = True
+    left_out: str = ""
 
     @property
-    def offered(self) -> tuple[PredictedMix, ...]:
-        """Those to choose from."""
-        return self.mixes if self.are_own_offered else self.mixes[1:]
+    def choices(self) -> tuple[PredictedMix, ...]:
+        """Those to choose from, none of which takes a change of the script."""
+        offered = self.mixes if self.are_own_offered else self.mixes[1:]
+        return tuple(mix for mix in offered if not mix.needs_code)
 
 
 def compare_hosts(
@@ -137,7 +152,8 @@ def compare_hosts(
     Args:
         run: Its folder.
         pricing: Of its own hosts, and of others.
-        cloud: Whose hosts are considered; "": those of the cloud that has the run's own.
+        cloud: Whose hosts are considered; "": those of the cloud that has the run's own, or of
+            the price file that has them where that is no cloud that is known.
         speeds: Of their cores; None: those that come with Headrace and of HEADRACE_SPEEDS.
 
     Raises:
@@ -152,25 +168,41 @@ def compare_hosts(
     if measured is None or rate is None:
         why = "it counted no samples" if measured is not None else "too few steps were recorded"
         raise RecordsError(f"Nothing can be predicted of {run.name}: {why}.")
-    own = _own_hosts(run, pricing)
+    own = _own_hosts(run, pricing, on_accelerator=_uses_accelerator(tables, steps))
+    times = rank_times(steps)
     model = _RunModel(
-        Simulator(measured), steps, rate, speeds or HostSpeeds(), own.training.instance_type
-    )
-    market = Market(
-        catalogue=pricing.catalogue, cloud=cloud or cloud_of(own.training.instance_type),
-        region=pricing.region, spot=pricing.spot,
+        simulator=Simulator(measured), steps=steps, rate=rate, speeds=speeds or HostSpeeds(),
+        own_type=own.training.instance_type,
+        sync_is_measured=times is not None and times.sync_ns is not None,
     )  # fmt: skip
+    seller = cloud or seller_of(own.training.instance_type, pricing.catalogue)
+    market = Market(
+        catalogue=pricing.catalogue, seller=seller, region=pricing.region, spot=pricing.spot
+    )
     mixes = list(_predicted(model, own, market))
     are_own_offered = not market.is_elsewhere(own)
     if are_own_offered:
         mixes += remedied_mixes(mixes[0], diagnose(tables))
-    samples = sum(use.samples for _, use in attempt_uses(run))
     return ComparedHosts(
-        run=run.name, mixes=tuple(mixes), samples=samples, are_own_offered=are_own_offered
-    )
+        run=run.name, mixes=tuple(mixes), are_own_offered=are_own_offered,
+        samples=sum(use.samples for _, use in attempt_uses(run)),
+        left_out=_left_out(own.training),
+    )  # fmt: skip
 
 
-def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
+def _left_out(training: PricedHosts) -> str:
+    why = unknown_accelerator(training)
+    return f"Hosts of other types to train on are left out: {why}" if why else ""
+
+
+def _uses_accelerator(tables: Tables, steps: TrainSteps) -> bool:
+    """Return whether a run's host has accelerators, or its steps were seen on one."""
+    if columns(tables, "device_steps").count:
+        return True
+    return read_host_usage(tables, steps.span_ns).accelerators > 0
+
+
+def _own_hosts(run: Path, pricing: Pricing, *, on_accelerator: bool) -> HostMix:
     """Return the hosts of a run; raises UsageError where they train as several groups."""
     groups: dict[str, list[PricedHosts]] = {}
     for role, group in last_groups(run, pricing, candidates=True):
@@ -182,27 +214,18 @@ def _own_hosts(run: Path, pricing: Pricing) -> HostMix:
         )
     rest = [group for role, found in groups.items() if role not in _ROLES for group in found]
     return HostMix(
-        kind="as it is", training=training[0], auxiliary=auxiliary[0] if auxiliary else None,
-        others=tuple(rest),
+        kind="as it is", training=training[0].that_train(on_accelerator=on_accelerator),
+        auxiliary=auxiliary[0] if auxiliary else None, others=tuple(rest),
     )  # fmt: skip
 
 
 def _host_group(group: GroupCost, pricing: Pricing) -> PricedHosts:
     """Return a group's hosts; of one with a rate of its own the type says what they are."""
-    price = group.price
-    if price is None and group.instance_type:
-        with suppress(UnknownPriceError):
-            price = pricing.catalogue.find(group.instance_type, pricing.region)
-    if price is None:
-        found = PricedHosts(
-            instance_type=group.instance_type, hosts=1, usd_per_hour=group.usd_per_hour
-        )
-    else:
-        found = PricedHosts.of(price, group.usd_per_hour)
-    return replace(found, hosts=group.hosts)
+    hardware = group.price or pricing.catalogue.hardware(group.instance_type)
+    return PricedHosts.of(group.instance_type, hardware, group.usd_per_hour, group.hosts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _RunModel:
     """A measured run, and what is predicted of it on other hosts."""
 
@@ -211,6 +234,7 @@ class _RunModel:
     rate: float  # samples a second of all ranks
     speeds: HostSpeeds
     own_type: str
+    sync_is_measured: bool
     # By the speeds of such cores and their number for each rank
     _by_auxiliary: dict[_Speeds | None, dict[float, Prediction]] = field(default_factory=dict)
 
@@ -233,7 +257,7 @@ class _RunModel:
         factor = (mix.training.cores or 0.0) / (now.cores or self.cores)
         cores, times = self.cores * factor, 1.0
         if mix.kind == "more accelerators":
-            times = mix.training.accelerators / now.accelerators
+            times = (mix.training.accelerators or 1.0) / (now.accelerators or 1.0)
         ranks = round(self.ranks * times)
         workers = self.simulator.measured.pipeline.workers * self.ranks
         a_rank = max(round(workers * factor / ranks), int(cores / ranks), 1)
@@ -276,7 +300,7 @@ class _RunModel:
         """
         now = len(self.steps.ranks)
         own_share = 1.0 - self.steps.data_wait_share
-        if now > 1:
+        if self.sync_is_measured:
             grown = ((world - 1) / world) / ((now - 1) / now) - 1.0
             share, text = self.steps.share("sync") * grown, "gradient sync as between its ranks"
             slower = Estimate(share, share, share)
@@ -336,7 +360,8 @@ def _predicted(model: _RunModel, own: HostMix, market: Market) -> Iterator[Predi
 def remedied_mixes(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[PredictedMix]:
     """Yield what the doctor's remedies give on the run's own hosts.
 
-    Rates are those of steps, which remedies for the time outside of steps do not change.
+    Rates are those of steps, which remedies for the time outside of steps do not change. Hosts that
+    a remedy adds are mixes of their own, at their own prices.
     """
     seen: set[str] = set()
     for finding in diagnosis.findings:
@@ -345,7 +370,8 @@ def remedied_mixes(now: PredictedMix, diagnosis: Diagnosis) -> Iterator[Predicte
         for remedy in finding.remedies:
             text = change_phrase(remedy)
             worth = (remedy.predicted_speedup or 0.0) >= _WORTH_MENTIONING
-            if finding.forecast or not worth or text in seen:
+            adds_hosts = remedy.name in HOST_REMEDIES
+            if finding.forecast or adds_hosts or not worth or text in seen:
                 continue
             seen.add(text)
             speedup = remedy.predicted_speedup or 1.0

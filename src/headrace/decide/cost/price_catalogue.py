@@ -2,9 +2,9 @@
 
 A catalogue is a CSV file with the columns of skypilot-catalog and two more: `PriceDate`, the day
 for which a price was valid, and `Source`, where it stands. A file of the user's may leave out all
-columns but `InstanceType` and `Price`, so that one of skypilot-catalog's can be used as it is; what
-it prices takes the place of the same in the catalogues. Prices of EC2 and of SageMaker's `ml.`
-types differ: each is looked up by its own name alone.
+columns but `InstanceType` and `Price`, and have others, so that one of skypilot-catalog's can be
+used as it is; what it prices takes the place of the same in the catalogues. Prices of EC2 and of
+SageMaker's `ml.` types differ: each is looked up by its own name alone.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.platforms.instance_groups import known_type
 
 COLUMNS = (
     "InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "GpuInfo",
     "Region", "AvailabilityZone", "Price", "SpotPrice", "PriceDate", "Source",
 )  # fmt: skip
 _NEEDED = ("InstanceType", "Price")
-_IGNORED = ("Arch", "DeviceMemoryGiB", "CapacityBlockPrice")  # of skypilot-catalog's
+_IGNORED = ("DeviceMemoryGiB",)  # of skypilot-catalog's: close to a known name, and another thing
 _CATALOGUES = Path(__file__).with_name("catalogues")
 _OWN = "own rate"
 _WITH_ACCELERATORS = re.compile(r"(a\d+x?|g\d+)-")
 """Of Google Cloud: types that have them. In skypilot-catalog's files an accelerator is a row of its
 own, without an instance type, whose price comes on top of the host's."""
+
+
+_ATTACHED = re.compile(r"n1-")
+"""Of Google Cloud: types to which accelerators can be attached, which are sold apart."""
 
 
 _Layer = dict[str, dict[str, "Price"]]
@@ -44,7 +49,17 @@ class UnknownPriceError(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Hardware:
+    """What a host of a type has; None: unknown."""
+
+    cores: float | None = None  # virtual ones
+    memory_gib: float | None = None
+    accelerator: str = ""  # its kind; "": it has none, or which is unknown
+    accelerators: float | None = None  # 0: it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price(Hardware):
     """What an instance of a type costs while it runs, in US dollars an hour."""
 
     instance_type: str
@@ -52,10 +67,6 @@ class Price:
     spot_usd_per_hour: float | None = None  # None: unknown
     region: str = ""  # "": any
     zone: str = ""  # of the region; "": any
-    cores: float | None = None  # virtual ones; None: unknown
-    memory_gib: float | None = None
-    accelerator: str = ""
-    accelerators: float = 0.0
     is_without_accelerators: bool = False  # it is that of a host without any, as its row says
     day: date | None = None  # of the price; None: unknown
     source: str = ""
@@ -129,6 +140,21 @@ class PriceCatalogue:
             )
         raise UnknownPriceError(self._unknown(instance_type, region))
 
+    def hardware(self, instance_type: str) -> Hardware:
+        """Return what a host of a type has, as far as it is known; it need not have a price."""
+        for layer in self._layers:
+            if instance_type in layer:
+                return next(iter(layer[instance_type].values()))
+        return _known_hardware(instance_type)
+
+    def origin_of(self, instance_type: str) -> str:
+        """Return the catalogue that has a price of a type; "": none, it has a rate at most."""
+        for layer in self._layers:
+            for price in layer.get(instance_type, {}).values():
+                if price.catalogue != _OWN:
+                    return price.catalogue
+        return ""
+
     def _unknown(self, instance_type: str, region: str) -> str:
         regions = sorted(
             {each.region for each in self.prices if each.instance_type == instance_type}
@@ -186,16 +212,17 @@ def _own_rate(instance_type: str, usd_per_hour: float) -> Price:
 
 
 def _with_hardware(layers: Sequence[_Layer]) -> list[_Layer]:
-    """Return layers of prices that have what a host of a type is from the layers below.
+    """Return layers of prices that have what a host of a type is, also where they do not say it.
 
-    An own rate says what is paid for a type, and nothing of its cores or accelerators.
+    An own rate, or a file of types and prices alone, says what is paid for a type, and nothing of
+    its cores or accelerators: these are as in the layers below, or as the cloud lists the type.
     """
     found: list[_Layer] = []
-    known: dict[str, Price] = {}  # a price of each type in the layers below
+    known: dict[str, Hardware] = {}  # of the types in the layers below
     for layer in reversed(layers):
         completed = {
             name: {
-                region: _completed(price, known[name]) if name in known else price
+                region: _completed(price, known.get(name) or _known_hardware(name))
                 for region, price in regions.items()
             }
             for name, regions in layer.items()
@@ -205,14 +232,29 @@ def _with_hardware(layers: Sequence[_Layer]) -> list[_Layer]:
     return found
 
 
-def _completed(price: Price, other: Price) -> Price:
-    has_accelerator = bool(price.accelerator)
+def _known_hardware(instance_type: str) -> Hardware:
+    """Return what a cloud says of a type that it has."""
+    known = known_type(instance_type)
+    if known is None:
+        return Hardware()
+    return Hardware(
+        cores=known.cores, memory_gib=known.memory_gib, accelerator=known.device,
+        accelerators=None if _ATTACHED.match(instance_type) else known.devices,
+    )  # fmt: skip
+
+
+def _completed(price: Price, other: Hardware) -> Price:
+    """Return a price with what it does not say of its hosts.
+
+    One that says that they have no accelerator leaves out those which the type has.
+    """
+    own = price.accelerators
     return replace(
         price,
         cores=other.cores if price.cores is None else price.cores,
         memory_gib=other.memory_gib if price.memory_gib is None else price.memory_gib,
-        accelerator=price.accelerator if has_accelerator else other.accelerator,
-        accelerators=price.accelerators if has_accelerator else other.accelerators,
+        accelerator=price.accelerator or other.accelerator,
+        accelerators=own or (own if other.accelerators is None else other.accelerators),
     )
 
 
@@ -253,15 +295,21 @@ def _read_prices(file: Path, *, needs_source: bool) -> Iterator[Price]:
     """Yield the prices of a catalogue.
 
     Rows without an instance type are accelerators that are sold apart, in skypilot-catalog's files,
-    and no price of a host.
+    and no price of a host. Blanks around cells, as people write them after commas, mean nothing.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = csv.DictReader(opened)
-            _check_columns(file, rows.fieldnames or ())
+            rows = csv.DictReader(opened, skipinitialspace=True)
+            names = [name.strip() for name in rows.fieldnames or ()]
+            _check_columns(file, names)
+            rows.fieldnames = names
             for row in rows:
-                if row["InstanceType"]:
-                    yield _Line(file, rows.line_num, row).price(needs_source=needs_source)
+                cells = {
+                    name: cell.strip() if isinstance(cell, str) else cell
+                    for name, cell in row.items()
+                }
+                if cells["InstanceType"]:
+                    yield _Line(file, rows.line_num, cells).price(needs_source=needs_source)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{file}: the prices cannot be read: {error}.") from error
 
@@ -273,11 +321,22 @@ def _check_columns(file: Path, names: Sequence[str]) -> None:
                 f"{file}: there is no column {name}. A catalogue has {', '.join(COLUMNS)}; "
                 f"{' and '.join(_NEEDED)} are needed."
             )
+    # A column of a name that is not known is one of another tool's, or a known one misspelt.
+    lacking = {name.lower(): name for name in COLUMNS if name not in names}
     for name in names:
-        if name not in COLUMNS and name not in _IGNORED:
-            near = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(COLUMNS)}."
-            raise UsageError(f"{file}: there is no column {name!r} in a catalogue.{hint}")
+        is_known = name in COLUMNS or name in _IGNORED
+        near = [] if is_known else difflib.get_close_matches(name.lower(), lacking, n=1)
+        if near:
+            raise UsageError(
+                f"{file}: there is no column {name!r} in a catalogue. Did you mean "
+                f"{lacking[near[0]]}? Rename it, or remove it."
+            )
+
+
+def _usual_spelling(instance_type: str) -> str:
+    """Return a type as its cloud spells it, if that is known; those of AWS and Google are small."""
+    small = instance_type.lower()
+    return instance_type if known_type(small) is None else small
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +355,11 @@ class _Line:
         if usd is None:
             raise self._error(f"the price of {self.cells['InstanceType']} is missing")
         source, day = self.cells.get("Source") or "", self._day()
+        accelerators = self._accelerators()
         if needs_source and (not source or day is None):
             raise self._error("a price needs its PriceDate and its Source")
         return Price(
-            instance_type=self.cells["InstanceType"] or "",
+            instance_type=_usual_spelling(self.cells["InstanceType"]),
             usd_per_hour=usd,
             spot_usd_per_hour=self._number("SpotPrice"),
             region=self.cells.get("Region") or "",
@@ -307,12 +367,17 @@ class _Line:
             cores=self._number("vCPUs"),
             memory_gib=self._number("MemoryGiB"),
             accelerator=self.cells.get("AcceleratorName") or "",
-            accelerators=self._number("AcceleratorCount") or 0.0,
-            is_without_accelerators=self.cells.get("AcceleratorName") == "",
+            accelerators=accelerators,
+            is_without_accelerators=accelerators == 0,
             day=day,
             source=source,
             catalogue=self.file.stem,
         )
+
+    def _accelerators(self) -> float | None:
+        """Return how many the host has; None: the line does not say it."""
+        count, name = self._number("AcceleratorCount"), self.cells.get("AcceleratorName")
+        return 0.0 if count is None and name == "" else count
 
     def _number(self, column: str) -> float | None:
         text = self.cells.get(column) or ""

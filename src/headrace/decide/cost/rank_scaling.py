@@ -206,18 +206,18 @@ def _host_price(
     ranks = request.ranks_a_host(measured_ranks)
     if len(training) != 1:
         return None, "the run has several groups of hosts that train"
-    if why := _unpriced(training[0], request, ranks):
+    if why := _unpriced(training[0], request, pricing, ranks):
         return None, why
     host = training[0]
     auxiliary = sum(group.hosts * group.usd_per_hour for role, group in groups if role != TRAINING)
     return host.usd_per_hour + auxiliary * ranks / (host.hosts * measured_ranks), ""
 
 
-def _unpriced(host: GroupCost, request: ScalingRequest, ranks: int) -> str:
+def _unpriced(host: GroupCost, request: ScalingRequest, pricing: Pricing, ranks: int) -> str:
     """Return why a host of the simulation has no price though one of the run has; "": it has."""
     if request.auxiliary_cores:
         return "the hosts of --auxiliary-cores have no price here"
-    accelerators = host.price.accelerators if host.price is not None else 0.0
+    accelerators = pricing.catalogue.hardware(host.instance_type).accelerators or 0.0
     if 0 < accelerators < ranks:
         return (
             f"{host.instance_type} has {accelerators:g} accelerators, and a host is to have "

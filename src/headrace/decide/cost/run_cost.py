@@ -22,6 +22,7 @@ from headrace.decide.cost.run_use import (
     Utilisation,
     attempt_uses,
     auxiliary_hosts,
+    trained_epochs,
     utilisation_by_role,
 )
 from headrace.platforms.instance_groups import TRAINING, has_types
@@ -77,7 +78,8 @@ class RunCost:
     running: bool  # the last attempt has not ended
     seconds: float
     usd: float
-    data_wait_usd: float | None  # None: nothing was recorded
+    data_wait_usd: float | None  # None: no step was recorded
+    known_wait_usd: float  # that the attempts cost of which it is known
     failed_usd: float  # of attempts that failed
     samples: int  # that were trained on; 0: unknown
     epochs: float  # that these are; 0: unknown
@@ -92,9 +94,11 @@ class RunCost:
         )
         if self.data_wait_usd is None:
             return f"{cost}; what of it was spent on waiting for data is not recorded."
-        share = self.data_wait_usd / self.usd if self.usd else 0.0
-        waiting = f"${format_usd(self.data_wait_usd)} of it ({share:.0%}) waiting for data"
-        return f"{cost}, {waiting}."
+        share = self.data_wait_usd / self.known_wait_usd if self.known_wait_usd else 0.0
+        waiting, of = f"${format_usd(self.data_wait_usd)} of it", f"{share:.0%}"
+        if self.known_wait_usd < self.usd:
+            of += f" of the ${format_usd(self.known_wait_usd)} of attempts whose steps are recorded"
+        return f"{cost}, {waiting} ({of}) waiting for data."
 
     @property
     def usd_per_1k_samples(self) -> float | None:
@@ -188,7 +192,7 @@ def run_cost(
         for (_, use), groups in zip(uses, paid, strict=True)
     ]
     waits = [
-        usd * use.data_wait_s / use.seconds
+        (usd * use.data_wait_s / use.seconds, usd)
         for use, usd in done
         if use.data_wait_s is not None and use.seconds > 0
     ]
@@ -200,10 +204,11 @@ def run_cost(
         running=done[-1][0].running,
         seconds=sum(use.seconds for use, _ in done),
         usd=sum(usd for _, usd in done),
-        data_wait_usd=sum(waits) if waits else None,
+        data_wait_usd=sum(waited for waited, _ in waits) if waits else None,
+        known_wait_usd=sum(usd for _, usd in waits),
         failed_usd=sum(usd for use, usd in done if use.failed),
         samples=sum(use.samples for use, _ in done),
-        epochs=sum(use.epochs for use, _ in done),
+        epochs=trained_epochs([use for use, _ in done]),
     )
 
 

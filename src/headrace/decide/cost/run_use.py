@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,27 @@ from headrace.observe.whatif.tables import (
 )
 from headrace.observe.whatif.train_steps import TrainSteps, read_steps, train_rows
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
-from headrace.records.layout import attempts_with_records
-from headrace.records.reader import Records, open_records
-from headrace.records.run_folder import Attempt, RunFolder, running_launcher
+from headrace.records.attempt_outcomes import attempt_outcomes
+from headrace.records.reader import Records, open_records, recorded_attempts
+from headrace.records.run_folder import Attempt, Outcome, RunFolder
 from headrace.records.span_reader import SpanReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochParts:
+    """What the main loader gave in an attempt, in batches of all ranks together.
+
+    Attributes:
+        batches: That were trained on.
+        longest: Of the longest iteration, whether or not it came to its end.
+        has_ended: Whether any came to its end.
+        samples_a_batch: The mean; 0: unknown.
+    """
+
+    batches: float = 0.0
+    longest: float = 0.0
+    has_ended: bool = False
+    samples_a_batch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +58,7 @@ class AttemptUse:
     failed: bool  # it ended with an error, or was killed; not if somebody stopped it
     data_wait_s: float | None = None  # for which the accelerators waited for data; None: unknown
     samples: int = 0  # that all ranks took
-    epochs: float = 0.0  # parts of one too; 0 where none came to its end
+    parts: EpochParts = EpochParts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +72,27 @@ class Utilisation:
 def attempt_uses(run: Path, *, training: bool = True) -> Iterator[tuple[Attempt, AttemptUse]]:
     """Yield the attempts of a run, oldest first, with what they did.
 
-    Without `training`, waits and samples stay unknown: to find them reads all steps.
+    Without `training`, waits and samples stay unknown: to find them reads all steps. So they do of
+    an attempt that ended before anything was recorded, whose folder of records may be there.
     """
-    recorded = attempts_with_records(run)
-    for attempt in RunFolder(run).attempts():
+    recorded, attempts = recorded_attempts(run), RunFolder(run).attempts()
+    for attempt, outcome in zip(attempts, attempt_outcomes(run, attempts), strict=True):
         records = open_records(run, attempt.number) if attempt.number in recorded else None
-        running = attempt.ended_s is None and running_launcher(run, attempt.launcher) is not None
+        running = outcome == "going on" and attempt.ended_s is None
         seconds = _seconds(attempt, records, running=running)
-        failed = attempt.outcome(live=running) in {"failed", "killed"}
+        failed = outcome in {"failed", "killed"}
         trained = {}
         if records is not None and training:
             trained = _trained(CachedTables(records, FEW_CACHED_BYTES))
         yield attempt, AttemptUse(seconds=seconds, running=running, failed=failed, **trained)
 
 
-def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
+def seen_until_s(run: Path, last: Attempt, outcome: Outcome) -> float:
     """Return until when a run's last attempt is known to have gone on, in seconds since 1970."""
-    if live:
+    if outcome == "going on":
         return last.now_s()
     try:
-        recorded = last.number in attempts_with_records(run)
+        recorded = last.number in recorded_attempts(run)
         records = open_records(run, last.number) if recorded else None
         return last.started_s + _seconds(last, records, running=False)
     except RecordsError:  # damaged ones, which the page says elsewhere
@@ -82,7 +100,7 @@ def seen_until_s(run: Path, last: Attempt, *, live: bool) -> float:
 
 
 def _seconds(attempt: Attempt, records: Records | None, *, running: bool) -> float:
-    """Return how long an attempt has lasted; that of a killed launcher until its last record."""
+    """Return how long an attempt has lasted; one without an end until its last record."""
     if attempt.lasted_s is not None:
         return attempt.lasted_s
     if running:
@@ -111,25 +129,50 @@ def _trained(tables: Tables) -> dict[str, Any]:
     counted = read_steps(tables, any_kind=True)
     steps, _ = train_rows(tables, counted.kind)
     ranks = max(len(np.unique(steps["rank"])), 1)
+    waited_s = counted.data_wait_share * float(steps["wall_ns"].sum()) / ranks / 1e9
     return {
-        "data_wait_s": counted.data_wait_share * float(steps["wall_ns"].sum()) / ranks / 1e9,
+        "data_wait_s": waited_s if len(counted) else None,
         "samples": int(steps["samples"].clip(0).sum()),
-        "epochs": _epochs(tables, counted, steps, ranks),
+        "parts": _epoch_parts(tables, main_loader(counted), steps, ranks),
     }
 
 
-def _epochs(tables: Tables, counted: TrainSteps, steps: Columns, ranks: int) -> float:
-    """Return the epochs that were trained: an epoch is the longest iteration that ended."""
-    loader = main_loader(counted)
-    ended = columns(tables, "fetches").having(loader=loader, ended=1)
-    of_an_epoch = float(ended["batch"].max()) if ended.count else 0.0
-    batches = float(steps.having(loader=loader)["batches"].sum()) / ranks
-    return batches / of_an_epoch if of_an_epoch else 0.0
+def _epoch_parts(tables: Tables, loader: int, steps: Columns, ranks: int) -> EpochParts:
+    fed = steps.having(loader=loader)
+    batches, samples = float(fed["batches"].sum()), fed["samples"]
+    fetches = columns(tables, "fetches").having(loader=loader)
+    if loader < 0 or not batches or not fetches.count:
+        return EpochParts()
+    are_counted = bool((samples >= 0).all())
+    # That which finds the end of an iteration has the number of its batches.
+    asked = fetches["batch"] + 1 - fetches["ended"]
+    return EpochParts(
+        batches=batches,
+        longest=float(asked.max()) * ranks,
+        has_ended=bool((fetches["ended"] > 0).any()),
+        samples_a_batch=float(samples.sum()) / batches if are_counted else 0.0,
+    )
+
+
+def trained_epochs(uses: Sequence[AttemptUse]) -> float:
+    """Return the epochs of attempts together, parts of one too; 0 where none came to its end.
+
+    An epoch is the longest iteration of them all: one that begins at a checkpoint within an epoch
+    has the rest of it alone. Attempts may differ in ranks and in the size of a batch, so samples
+    are compared where they were counted.
+    """
+    parts = [use.parts for use in uses if use.parts.batches]
+    in_samples = all(each.samples_a_batch for each in parts)
+    sizes = [each.samples_a_batch if in_samples else 1.0 for each in parts]
+    if not any(each.has_ended for each in parts):
+        return 0.0
+    epoch = max(each.longest * size for each, size in zip(parts, sizes, strict=True))
+    return sum(each.batches * size for each, size in zip(parts, sizes, strict=True)) / epoch
 
 
 def auxiliary_hosts(run: Path, attempt: int) -> int:
     """Return how many auxiliary hosts made batches in an attempt."""
-    if attempt not in attempts_with_records(run):
+    if attempt not in recorded_attempts(run):
         return 0
     made = columns(CachedTables(open_records(run, attempt)), "auxiliary_batches")
     return len(set(made["host"]))
@@ -137,7 +180,7 @@ def auxiliary_hosts(run: Path, attempt: int) -> int:
 
 def utilisation_by_role(run: Path) -> Mapping[str, Utilisation]:
     """Return how busy the hosts that train, and those that only make batches, were at last."""
-    recorded = attempts_with_records(run)
+    recorded = recorded_attempts(run)
     if not recorded:
         return {}
     tables = CachedTables(open_records(run, max(recorded)), FEW_CACHED_BYTES)

@@ -305,8 +305,8 @@ _EASY = (
     *("equal-shares", "all-cores", "one-iterator", "fewer-batches", "own-samples"),
 )
 """Remedies that the sentence prefers: they need little or no code."""
-_COSTLY = ("auxiliary-hosts",)
-"""Remedies that the sentence avoids: they cost money."""
+HOST_REMEDIES = frozenset({"auxiliary-hosts"})
+"""Remedies that add hosts. The sentence avoids them: they cost money."""
 _LEAST_NAMED_SPEEDUP = 1.1
 _PHASES = {
     "data_wait": "waiting for data",
@@ -431,7 +431,7 @@ def _best_remedy(finding: Finding) -> Remedy | None:
         worth,
         key=lambda each: (
             each.name in _EASY,
-            each.name not in _COSTLY,
+            each.name not in HOST_REMEDIES,
             each.predicted_speedup or 0.0,
         ),
         default=None,

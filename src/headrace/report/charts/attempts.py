@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.units import format_seconds
-from headrace.records.run_folder import Attempt, Outcome, attempt_outcomes
+from headrace.records.run_folder import Attempt, Outcome
 from headrace.report.charts.phases import BarPart, BarsChart
 
 _COLOURS: dict[Outcome, str] = {
@@ -16,12 +16,15 @@ _COLOURS: dict[Outcome, str] = {
     "stopped": "#e0a800",
     "killed": "#9c5fd6",
     "going on": "#3b7dd8",
+    "unknown": "#8a8f98",
 }
 _NOTHING = "#00000000"
 
 
-def attempts_chart(attempts: Sequence[Attempt], seen_s: float, *, live: bool) -> BarsChart:
-    """Return a bar for each attempt, from its begin to its end.
+def attempts_chart(
+    attempts: Sequence[Attempt], outcomes: Sequence[Outcome], seen_s: float
+) -> BarsChart:
+    """Return a bar for each attempt, from its begin to its end, by how it is doing.
 
     That of one without an end is the begin of the next one; of the last one it is `seen_s`, until
     when it is known to have gone on, in seconds since 1970.
@@ -35,7 +38,6 @@ def attempts_chart(attempts: Sequence[Attempt], seen_s: float, *, live: bool) ->
         for place, each in enumerate(attempts)
     ]
     lasted_s = np.maximum(np.array(ends_s) - first_s - began_s, 0.0)
-    outcomes = attempt_outcomes(attempts, live=live)
     parts = [BarPart(name="", colour=_NOTHING, values=began_s, labels=("",) * len(attempts))]
     for outcome, colour in _COLOURS.items():
         if outcome in outcomes:

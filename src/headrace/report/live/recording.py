@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import HeadraceError, UsageError
+from headrace.records.attempt_outcomes import is_of_another_host
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.run_folder import Attempt, running_launcher
 from headrace.records.running_switch import running_switch
-from headrace.report.live.run_list import is_of_another_host, last_attempt, run_state, why_fixed
+from headrace.report.live.run_list import last_attempt, run_state, why_fixed
 
 _LONGEST_DEEP_S = 600.0
 _INTERVALS_S = (0.1, 60.0)

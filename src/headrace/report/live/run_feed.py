@@ -15,6 +15,7 @@ from headrace.core.errors import HeadraceError, LaunchError, RecordsError
 from headrace.core.free_memory import release_free_memory
 from headrace.decide.cost.run_use import seen_until_s
 from headrace.observe.whatif.tables import Tables
+from headrace.records.attempt_outcomes import attempt_outcomes
 from headrace.records.reader import Records, open_records, recorded_attempts
 from headrace.records.run_folder import RunFolder
 from headrace.records.running_switch import running_switch
@@ -33,7 +34,7 @@ from headrace.report.live.run_list import AttemptStates, RunState, attempt_state
 from headrace.report.live.run_tables import RunTables
 from headrace.report.live.threads import HasLeft, ViewerLeftError, give_way, viewer_stays
 from headrace.report.page import SECTIONS, page_subtitle
-from headrace.report.page_data import goes_on, read_page_data
+from headrace.report.page_data import read_page_data
 from headrace.report.sections.curves import CURVES
 from headrace.report.sections.metrics import PREFIX as METRIC
 from headrace.report.sections.metrics import metric_chart
@@ -83,9 +84,9 @@ def _draw(run: RunTables, name: str, span: ChartSpan) -> Chart | None:
         attempts = RunFolder(run.records.path).attempts()
         if not attempts:
             return None
-        live = goes_on(run.records, attempts)
-        seen_s = seen_until_s(run.records.path, attempts[-1], live=live)
-        return attempts_chart(attempts, seen_s, live=live)
+        outcomes = attempt_outcomes(run.records.path, attempts)
+        seen_s = seen_until_s(run.records.path, attempts[-1], outcomes[-1])
+        return attempts_chart(attempts, outcomes, seen_s)
     if name in _OF_ROWS:
         return _OF_ROWS[name](run.latest(span)[0])
     return _OVER_TIME[name](run.over(span), span)

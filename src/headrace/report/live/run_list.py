@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sqlite3
 import threading
 import time
@@ -15,9 +14,10 @@ from headrace.core.errors import HeadraceError, LaunchError, RecordsError, Usage
 from headrace.core.units import format_usd
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.platforms.instance_groups import has_types
+from headrace.records.attempt_outcomes import last_outcome
 from headrace.records.live_reader import StepTotals, recorded_rank_count
 from headrace.records.reader import Records, check_readable, recorded_attempts
-from headrace.records.run_folder import Attempt, Outcome, RunFolder, running_launcher
+from headrace.records.run_folder import Attempt, Outcome, RunFolder
 from headrace.report.formatting import format_list
 from headrace.report.live.run_folders import RunFolders
 from headrace.report.page_data import DIAGNOSIS_FILE, recorded_verdict
@@ -29,6 +29,7 @@ _STATES: dict[Outcome, RunState] = {
     "stopped": "stopped",
     "killed": "killed",
     "going on": "running",
+    "unknown": "unknown",
 }
 _ENDED = frozenset({"done", "failed", "stopped"})
 """States that last: those of a new attempt change run.json."""
@@ -53,30 +54,8 @@ class RunSummary:
 
 
 def run_state(path: Path, attempt: Attempt | None) -> RunState:
-    """Return how a run is doing, by its last attempt, its launcher and who holds its records."""
-    if (
-        attempt is not None
-        and attempt.exit_code is None
-        and running_launcher(path, attempt.launcher)
-    ):
-        return "running"  # also before its first records
-    recorded = recorded_attempts(path)
-    if recorded and Records(path, recorded[-1]).live:
-        return "running"
-    if attempt is None or is_of_another_host(attempt):
-        return "unknown"
-    return ended_state(attempt)
-
-
-def ended_state(attempt: Attempt) -> RunState:
-    """Return how an attempt ended."""
-    return _STATES[attempt.outcome(live=False)]
-
-
-def is_of_another_host(attempt: Attempt) -> bool:
-    """Whether an attempt has no recorded end and began on another host, where it may go on."""
-    host = attempt.launcher.get("host", platform.node())
-    return attempt.exit_code is None and host != platform.node()
+    """Return how a run is doing, whose last attempt it is; None: none is known."""
+    return _STATES[last_outcome(path, attempt)]
 
 
 def last_attempt(path: Path) -> Attempt | None:
@@ -102,7 +81,7 @@ def attempt_states(path: Path) -> AttemptStates:
     """Return the attempts of a run; the last one alone may be running."""
     written = written_attempts(path)
     states: dict[int, RunState] = dict.fromkeys(recorded_attempts(path), "unknown")
-    states |= {each.number: ended_state(each) for each in written}
+    states |= {each.number: _STATES[each.ending] for each in written}
     if states:
         states[max(states)] = run_state(path, written[-1] if written else None)
     return tuple(sorted(states.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.units import format_seconds
 from headrace.decide.cost.run_use import seen_until_s
-from headrace.records.run_folder import Attempt, Outcome, attempt_outcomes
+from headrace.records.run_folder import Attempt, Outcome
 from headrace.report.charts.attempts import attempts_chart
 from headrace.report.formatting import UNKNOWN, format_time
 from headrace.report.markup import Section, element, explanation, section, table
@@ -15,11 +15,11 @@ _HEAD = ("Attempt", "Began", "How it ended", "Lasted")
 
 def attempts_section(data: PageData) -> Section | None:
     """Return the section; None of a run whose only attempt goes on, or succeeded."""
-    outcomes = attempt_outcomes(data.attempts, live=data.run_live)
+    outcomes = data.outcomes
     if len(outcomes) < 2 and not set(outcomes) & {"failed", "killed"}:
         return None
-    seen_s = seen_until_s(data.path, data.attempts[-1], live=data.run_live)
-    chart = attempts_chart(data.attempts, seen_s, live=data.run_live)
+    seen_s = seen_until_s(data.path, data.attempts[-1], outcomes[-1])
+    chart = attempts_chart(data.attempts, outcomes, seen_s)
     return section(
         "attempts",
         "Attempts",
@@ -53,5 +53,7 @@ def _texts(attempt: Attempt, outcome: Outcome) -> tuple[str, ...]:
     if attempt.lasted_s is not None:
         lasted = format_seconds(attempt.lasted_s)
     why = attempt.reason or (f"exit code {attempt.exit_code}" if attempt.exit_code else "")
+    if outcome == "unknown":
+        why = f"it began on {attempt.launcher['host']}"
     how = ": ".join(filter(None, (outcome, why)))
     return format_time(attempt.started_s), how, lasted

@@ -15,7 +15,7 @@ from headrace.observe.doctor.findings import SEVERITIES, Cause, Finding, Remedy
 from headrace.observe.whatif.tables import Floats, columns
 from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
 from headrace.records.redaction import redact_text
-from headrace.records.run_folder import Attempt
+from headrace.records.run_folder import Attempt, Outcome
 from headrace.records.schema import PHASES
 from headrace.report.charts.base import time_axis
 from headrace.report.charts.flame import CallRole, ProcessKind, flame_chart, has_samples
@@ -116,16 +116,20 @@ def _state_note(data: PageData) -> Html | None:
     begin = what[:1].upper() + what[1:]
     if data.live:
         return note("The run is going on: this page shows what was recorded up to now.")
-    if attempt is not None and attempt.exit_code is None:
-        return note(
-            f"Nothing says how {what} ended: it was probably killed. "
-            "The page shows what was recorded up to then."
-        )
-    if attempt is not None and attempt.outcome(live=False) == "stopped":
-        return note(f"{begin} was stopped: {attempt.reason or f'exit code {attempt.exit_code}'}.")
-    if attempt is not None and attempt.exit_code:
-        return note(f"{begin} failed: it ended with exit code {attempt.exit_code}.")
-    return None
+    if attempt is None:
+        return None
+    code = f"exit code {attempt.exit_code}"
+    texts: dict[Outcome, str] = {
+        "unknown": f"Whether {what} goes on is not known here: it began on "
+        f"{attempt.launcher.get('host')}, and no end of it is recorded. The page shows what is "
+        "recorded so far.",
+        "killed": f"Nothing says how {what} ended: it was probably killed. The page shows what was "
+        "recorded up to then.",
+        "stopped": f"{begin} was stopped: {attempt.reason or code}.",
+        "failed": f"{begin} failed: it ended with {code}.",
+    }
+    text = texts.get(data.outcome)
+    return note(text) if text is not None else None
 
 
 def _part_notes(data: PageData) -> Iterator[str]:

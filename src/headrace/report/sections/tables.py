@@ -13,7 +13,7 @@ import numpy as np
 from headrace.core.units import format_bytes, format_seconds
 from headrace.observe.whatif.hosts import of_host
 from headrace.observe.whatif.tables import Columns, Flags, columns
-from headrace.records.run_folder import Attempt
+from headrace.records.run_folder import Attempt, Outcome
 from headrace.records.schema import LAUNCHER_HOST, RANK_ENDED, SCRIPT_ENDED
 from headrace.report.formatting import (
     UNKNOWN,
@@ -280,7 +280,7 @@ def _run(data: PageData) -> Iterable[tuple[str, Child]]:
         return
     yield "Command", element("code", shlex.join(attempt.command))
     yield "Began", format_time(attempt.started_s)
-    yield "Ended", _end(attempt, live=data.live)
+    yield "Ended", _end(attempt, data.outcome)
     if attempt.lasted_s is not None:
         yield "Took", format_seconds(attempt.lasted_s)
     yield "Exit code", UNKNOWN if attempt.exit_code is None else str(attempt.exit_code)
@@ -289,10 +289,13 @@ def _run(data: PageData) -> Iterable[tuple[str, Child]]:
     yield "Versions", format_list(versions, most=20) or UNKNOWN
 
 
-def _end(attempt: Attempt, *, live: bool) -> str:
+def _end(attempt: Attempt, outcome: Outcome) -> str:
     if attempt.ended_s is not None:
         return format_time(attempt.ended_s)
-    return "not yet: it is going on" if live else f"{UNKNOWN}: it was probably killed"
+    if outcome == "unknown":
+        return f"{UNKNOWN}: it may go on on {attempt.launcher.get('host')}"
+    is_going_on = outcome == "going on"
+    return "not yet: it is going on" if is_going_on else f"{UNKNOWN}: it was probably killed"
 
 
 def _hosts(data: PageData) -> Iterable[tuple[str, Child]]:

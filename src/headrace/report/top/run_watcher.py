@@ -21,6 +21,7 @@ from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.whatif.tables import CachedTables, Tables
 from headrace.observe.whatif.train_steps import WARM_UP_STEPS
 from headrace.observe.whatif.wall_time import read_open_times
+from headrace.records.attempt_outcomes import attempt_outcomes
 from headrace.records.live_reader import (
     StepTotals,
     recent_rows,
@@ -30,7 +31,7 @@ from headrace.records.live_reader import (
 )
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
-from headrace.records.run_folder import Attempt, RunFolder
+from headrace.records.run_folder import Attempt, Outcome, RunFolder
 from headrace.report.span_tables import begun_since
 from headrace.report.top.state import LiveVerdict, RunStatus, TimeWindow, TopState, read_state
 
@@ -230,7 +231,7 @@ class RunWatcher:
         )
 
     def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
-        attempt = self._recorded_attempt()
+        attempt, outcome = self._attempt_now(live=live)
         if self._over is None:  # else all of them are known
             self._ranks = recorded_rank_count(self._records)
         recording, silent_s = recording_now(self._records, until_ns) if live else (True, 0.0)
@@ -239,26 +240,33 @@ class RunWatcher:
             attempt=self._records.attempt,
             world_size=self._ranks or (attempt.world_size if attempt else None),
             live=live,
+            outcome=outcome,
             recording=recording,
-            elapsed_s=self._elapsed_s(attempt, live=live),
+            elapsed_s=self._elapsed_s(attempt, outcome),
             exit_code=attempt.exit_code if attempt else None,
             silent_s=silent_s,
         )
 
-    def _elapsed_s(self, attempt: Attempt | None, *, live: bool) -> float | None:
+    def _elapsed_s(self, attempt: Attempt | None, outcome: Outcome) -> float | None:
         if attempt is None:
             return None
-        if live:
+        if outcome == "going on":
             return attempt.now_s() - attempt.started_s
         ended_s = self._ended_s if attempt.ended_s is None else attempt.ended_s
         return None if ended_s is None else max(ended_s - attempt.started_s, 0.0)
 
-    def _recorded_attempt(self) -> Attempt | None:
-        try:
+    def _attempt_now(self, *, live: bool) -> tuple[Attempt | None, Outcome]:
+        """Return the attempt in run.json and how it is doing; without it the records say that."""
+        attempts: Sequence[Attempt] = ()
+        outcomes: Sequence[Outcome] = ()
+        # Half-written or damaged: the view does without.
+        with suppress(LaunchError, KeyError):
             attempts = RunFolder(self.path).attempts()
-        except LaunchError:  # half-written or damaged: the view does without
-            return None
-        return next((each for each in attempts if each.number == self._records.attempt), None)
+            outcomes = attempt_outcomes(self.path, attempts)
+        for attempt, outcome in zip(attempts, outcomes, strict=False):
+            if attempt.number == self._records.attempt:
+                return attempt, outcome
+        return None, "going on" if live else "killed"
 
 
 def _diagnose_whole(whole: CachedTables) -> LiveVerdict:

@@ -138,8 +138,13 @@ def title_line(status: RunStatus, *, paused: bool) -> Text:
         text.append(f"{_GAP}{format_count(status.world_size, 'rank')}")
     text.append(_GAP)
     after = "" if status.elapsed_s is None else format_seconds(round(status.elapsed_s))
-    if status.live:
+    if status.outcome == "going on":
         text.append(f"running, {after}" if after else "running", "green")
+        if not status.live:
+            text.append(f"{_GAP}its records are closed", "bold yellow")
+    elif status.outcome == "unknown":
+        text.append(f"recorded for {after}" if after else "recorded", "bold yellow")
+        text.append(": may go on elsewhere")
     else:
         text.append(f"over after {after}" if after else "over", "bold yellow")
         code = status.exit_code

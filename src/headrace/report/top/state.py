@@ -21,6 +21,7 @@ from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, colum
 from headrace.observe.whatif.train_steps import phase_time_ns
 from headrace.observe.whatif.wall_time import OpenTime, read_open_times
 from headrace.records.host_place import pid_host
+from headrace.records.run_folder import Outcome
 from headrace.records.schema import LAUNCHER_HOST, PHASES
 
 _LATE_FACTOR, _LATE_NS = 3.0, 2e9
@@ -487,6 +488,7 @@ class RunStatus:
     attempt: int  # that is shown
     world_size: int | None = None  # recorded ranks, at first those asked for; None if unknown
     live: bool = True  # whether it is being recorded at this moment
+    outcome: Outcome = "going on"  # how the attempt is doing; also while it only uploads
     recording: bool = True  # whether the live switch is on; True for an ended run
     elapsed_s: float | None = None  # from its start until now or its end; None if unknown
     exit_code: int | None = None  # None while it runs, or if none was recorded
