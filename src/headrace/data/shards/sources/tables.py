@@ -37,7 +37,7 @@ from headrace.data.shards.sources.sample_table import (
     texts,
 )
 from headrace.data.shards.sources.table_files import TableCells, join_tables, parse_table
-from headrace.data.storage import Store, join_url, open_store, safe_url, split_url
+from headrace.data.storage import Store, join_url, open_store, parent_url, safe_url, split_url
 
 _IMAGE_COLUMNS = ("url", "image", "image_url", "path", "file", "file_name")
 _MASK_COLUMNS = ("mask", "mask_url", "mask_path")
@@ -60,7 +60,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     cells = parse_table(data, name, safe_url(url), _IMAGE_COLUMNS)
     # The same paths in another folder are other files.
     digest = hashlib.sha256(f"{store.url}\0".encode() + data)
-    return _samples(cells, folder, digest.hexdigest(), known_classes)
+    return _samples(cells, parent_url(url), digest.hexdigest(), known_classes)
 
 
 def list_tables(
