@@ -80,6 +80,15 @@ def test_an_iterable_draws_anew_for_each_sample(shared: SharedWorkers, workers: 
     assert len(set(drawn)) == len(drawn) == 6 * max(workers, 1)
 
 
+@pytest.mark.parametrize("dataset", [RandomStream(), Restarts(), Numbers(6)])
+def test_by_default_an_iterable_gives_each_sample_once(dataset: object):
+    """It need not share its samples among workers; a number of workers says that it does."""
+    loader = DataLoader(dataset, 1)
+    assert loader.num_workers == 1
+    assert len(list(loader)) == len(list(DataLoader(dataset, 1, num_workers=0)))
+    assert DataLoader(dataset, 1, num_workers=3).num_workers == 3
+
+
 def test_ranks_draw_differently_where_they_choose_their_own_samples():
     streams, samplers = [], []
     for rank in range(2):
