@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import UserDict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,65 @@ class Pair(NamedTuple):
 
     index: Any
     values: list[Any]
+
+
+class Instances:
+    """What returns a copy, as detectron2's Instances and torch's PackedSequence do."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def to(self, *args: Any, **kwargs: Any) -> Instances:
+        return type(self)(self.x.to(*args, **kwargs))
+
+
+class Graph(Instances):
+    """What moves its own tensors and returns itself, as PyG's Batch does."""
+
+    def to(self, device: torch.device, *args: str, non_blocking: bool = False) -> Graph:
+        assert not args
+        self.x = self.x.to(device, non_blocking=non_blocking)
+        return self
+
+
+class Boxes(Instances):
+    """What knows nothing of copies that need not be waited for, and returns nothing."""
+
+    def to(self, device: torch.device) -> None:
+        self.x = self.x.to(device)
+
+
+class Target(Instances):
+    """What calls its device otherwise."""
+
+    def to(self, where: torch.device, non_blocking: bool = False) -> Target:  # noqa: FBT002
+        return type(self)(self.x.to(where, non_blocking=non_blocking))
+
+
+class Encoding(UserDict):
+    """A mapping that moves itself, with something that its items do not show."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__(name="x")
+        self.x = x
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Encoding:
+        self.x = self.x.to(device, non_blocking=non_blocking)
+        return self
+
+
+class Quantity:
+    """What `to` converts to another unit."""
+
+    def to(self, unit: str | None = None, *contexts: str, **options: object) -> Quantity:
+        raise ValueError((unit, contexts, options))
+
+
+class Stored:
+    """What takes its device by name alone, as torch's storages do."""
+
+    def to(self, *, device: torch.device, non_blocking: bool = False) -> Stored:
+        raise ValueError((device, non_blocking))
 
 
 def noisy(samples: list[Any]) -> torch.Tensor:

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from slow_proxy import Faults, slow_proxy
+from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import DataLoader, ShardDataset
@@ -80,12 +82,26 @@ def test_a_bad_sample_is_replaced_within_its_shard_and_named(
     assert dataset.index.locate(33).shard == dataset.index.locate(record["replacement"]).shard
 
 
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda dataset: DataLoader(dataset, 8, num_workers=0),
+        lambda dataset: TorchDataLoader(dataset, 8),
+        lambda dataset: DataLoader(Subset(dataset, range(COUNT)), 8, num_workers=0),
+        lambda dataset: TorchDataLoader(ConcatDataset([dataset]), 8),
+        lambda dataset: ({"__key__": [dataset[number]["__key__"]]} for number in range(COUNT)),
+    ],
+)
 def test_training_goes_on_where_bad_samples_cannot_be_written_down(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    load: Callable[[ShardDataset], Iterable[dict]],
 ):
     damage(url, [3, 33, 40])
     monkeypatch.setenv("HEADRACE_RUN_DIR", str(tmp_path / "nowhere"))
-    loader = DataLoader(ShardDataset(url, max_bad_rate=0.5), 8, num_workers=0)
+    loader = load(ShardDataset(url, max_bad_rate=0.5))
     assert sum(len(batch["__key__"]) for batch in loader) == COUNT
     (message,) = [each.message for each in caplog.records if "cannot be written" in each.message]
     assert f"{tmp_path}/nowhere/quarantine.jsonl (No such file or directory)" in message
@@ -120,6 +136,25 @@ def test_torchs_loader_gets_replacements_too(url: str, tmp_path: Path):
     keys = [key for batch in loader for key in batch["__key__"]]
     assert bad_key not in keys
     assert [record["key"] for record in quarantined(tmp_path)] == [bad_key]
+
+
+def test_workers_of_torchs_go_on_where_bad_samples_cannot_be_written_down(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (bad_key,) = damage(url, [5])
+    monkeypatch.setenv("HEADRACE_RUN_DIR", str(tmp_path / "nowhere"))
+    keys = [b["__key__"][0] for b in TorchDataLoader(ShardDataset(url), 1, num_workers=2)]
+    assert len(keys) == COUNT
+    assert bad_key not in keys
+
+
+def test_bad_samples_that_cannot_be_written_down_stop_the_run_none_the_less(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    damage(url, [1, 2, 3])
+    monkeypatch.setenv("HEADRACE_RUN_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(TooManyBadSamplesError, match="3 of 4 samples"):
+        list(TorchDataLoader(ShardDataset(url), 8))
 
 
 def test_without_verification_a_decoder_may_still_refuse(url: str, tmp_path: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.utils.rnn import pack_sequence
 
 import headrace
 from headrace.observe.probe.gpu_metrics import GpuSampler
@@ -44,6 +45,47 @@ def test_batches_on_the_device_are_those_of_the_cpu(url: str):
 
 def test_pinned_batches_are_pinned(url: str):
     assert all(batch["jpg"].is_pinned() for batch in batches(url, pin_memory=True))
+
+
+class PinsItself:
+    """The custom type of torch's documentation: `pin_memory` alone is its own."""
+
+    def __init__(self, samples: list[int]) -> None:
+        self.x = torch.tensor(samples)
+
+    def pin_memory(self) -> PinsItself:
+        self.x = self.x.pin_memory()
+        return self
+
+
+class Graph(PinsItself):
+    """As PyG's Batch."""
+
+    def to(self, device: torch.device, *args: str, non_blocking: bool = False) -> Graph:
+        assert not args
+        assert non_blocking
+        assert self.x.is_pinned()
+        self.x = self.x.to(device, non_blocking=non_blocking)
+        return self
+
+
+def test_objects_that_know_themselves_how_are_pinned_and_moved():
+    def collate(samples: list[int]) -> dict[str, object]:
+        words = pack_sequence([torch.tensor(samples), torch.tensor(samples[:1])])
+        return {"pins": PinsItself(samples), "graph": Graph(samples), "words": words}
+
+    options = {"num_workers": 0, "collate_fn": collate}
+    for batch in headrace.DataLoader(range(8), 2, pin_memory=True, **options):
+        assert batch["pins"].x.is_pinned()
+        assert batch["graph"].x.is_pinned()
+        assert batch["words"].is_pinned()
+    for number, batch in enumerate(headrace.DataLoader(range(8), 2, device="cuda", **options)):
+        first, second = 2 * number, 2 * number + 1
+        assert batch["graph"].x.is_cuda
+        assert batch["graph"].x.tolist() == [first, second]
+        assert batch["words"].data.is_cuda
+        assert batch["words"].data.tolist() == [first, first, second]
+        assert not batch["words"].batch_sizes.is_cuda
 
 
 def test_the_transform_on_the_device_draws_alike_and_leaves_the_model_s_generators(url: str):

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, UsageError, WorkerError
@@ -25,13 +26,20 @@ from headrace.data.loader.executors.process import ProcessExecutor
 from jobs import eventually
 from plain_datasets import Draws, Images, KillsItsWorker
 from sample_datasets import (
+    Boxes,
+    Encoding,
+    Graph,
+    Instances,
     Numbers,
+    Quantity,
     RaisesThis,
     RandomStream,
     Restarts,
     Shared,
     SlowStream,
     Speechless,
+    Stored,
+    Target,
     WholeBatches,
     assert_same,
     collate_and_look,
@@ -78,6 +86,15 @@ def test_an_error_of_a_transforms_own_names_the_sample(shared: SharedWorkers, wo
 def test_an_iterable_draws_anew_for_each_sample(shared: SharedWorkers, workers: int):
     drawn = [float(batch) for batch in shared.loader(RandomStream(), 1, workers=workers)]
     assert len(set(drawn)) == len(drawn) == 6 * max(workers, 1)
+
+
+@pytest.mark.parametrize("dataset", [RandomStream(), Restarts(), Numbers(6)])
+def test_by_default_an_iterable_gives_each_sample_once(dataset: object):
+    """It need not share its samples among workers; a number of workers says that it does."""
+    loader = DataLoader(dataset, 1)
+    assert loader.num_workers == 1
+    assert len(list(loader)) == len(list(DataLoader(dataset, 1, num_workers=0)))
+    assert DataLoader(dataset, 1, num_workers=3).num_workers == 3
 
 
 def test_ranks_draw_differently_where_they_choose_their_own_samples():
@@ -205,6 +222,46 @@ def test_mappings_keep_their_class_on_the_way_to_the_device():
 
     loader = DataLoader(range(4), 2, num_workers=0, collate_fn=collate, device="cpu")
     assert [type(batch) for batch in loader] == [UserDict] * 2
+
+
+@pytest.mark.parametrize("kind", [Instances, Graph, Boxes, Target, Encoding])
+@pytest.mark.parametrize("within", [lambda part: part, lambda part: {"parts": [part, (part, 1)]}])
+def test_an_object_that_can_move_itself_goes_to_the_device_by_its_own_method(kind: type, within):
+    loader = DataLoader(
+        range(4),
+        2,
+        num_workers=0,
+        collate_fn=lambda samples: within(kind(torch.tensor(samples))),
+        device="meta",
+    )
+    for batch in loader:
+        parts = [batch] if isinstance(batch, kind) else [batch["parts"][0], batch["parts"][1][0]]
+        assert [type(part) for part in parts] == [kind] * len(parts)
+        assert {part.x.device.type for part in parts} == {"meta"}
+
+
+def test_a_packed_sequence_keeps_its_batch_sizes_on_the_cpu():
+    def collate(samples: list[int]) -> dict[str, PackedSequence]:
+        return {"words": pack_sequence([torch.arange(3.0), torch.arange(2.0)][: len(samples)])}
+
+    for batch in DataLoader(range(4), 2, num_workers=0, collate_fn=collate, device="meta"):
+        assert isinstance(batch["words"], PackedSequence)
+        assert batch["words"].data.device.type == "meta"
+        assert batch["words"].batch_sizes.tolist() == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "kept", [Quantity(), Stored(), Instances, torch.nn.Linear(2, 1), object(), "to", np.arange(3)]
+)
+def test_what_has_no_such_method_arrives_as_it_is(kept: object):
+    def collate(samples: list[int]) -> list[object]:
+        return [kept, torch.tensor(samples)]
+
+    for batch in DataLoader(range(4), 2, num_workers=0, collate_fn=collate, device="meta"):
+        assert type(batch[0]) is type(kept)
+        assert batch[1].device.type == "meta"
+        if isinstance(kept, torch.nn.Module):
+            assert {each.device.type for each in batch[0].parameters()} == {"cpu"}
 
 
 def test_a_given_executor_serves_many_epochs_and_stays_its_owners():

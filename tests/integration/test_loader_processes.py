@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -11,12 +12,15 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.data.loader.batch_builder import LoaderSpec
+from headrace.data.loader.workers.pool import pickle_loader_spec
 from jobs import eventually
 from plain_datasets import Draws, Hangs, HoldsLock, Images, KillsItsWorker, WaitsForOthers
 from sample_datasets import assert_same
@@ -277,6 +281,107 @@ def test_a_changed_dataset_reaches_the_workers():
     first = worker_processes()
     assert len(list(loader)) == 2
     assert gone(first)
+
+
+def mapped(path: Path, mode: str = "r", **more: object) -> np.memmap:
+    return np.memmap(path, np.int32, mode, **more)
+
+
+@pytest.fixture
+def numbers_file(tmp_path: Path) -> Path:
+    path = tmp_path / "many numbers"
+    path.write_bytes(np.arange(96_000, dtype=np.int32).tobytes())
+    np.save(tmp_path / "saved.npy", np.arange(96_000).reshape(400, 240))
+    return path
+
+
+def pickled(dataset: object, *, maps_files: bool = True) -> bytes:
+    spec = LoaderSpec(dataset=dataset, collate_fn=None)
+    return pickle_loader_spec(spec, maps_files=maps_files).content
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        mapped,
+        lambda path: mapped(path, "r+"),
+        lambda path: mapped(path.with_name("new"), "w+", shape=(400, 240)),
+        lambda path: mapped(path, offset=20, shape=(400, 200)),
+        lambda path: mapped(path, shape=(400, 240), order="F"),
+        lambda path: mapped(path)[20_000:70_001],
+        lambda path: mapped(path, offset=8192)[1:],
+        lambda path: np.asarray(mapped(path)).reshape(400, 240)[3:],
+        lambda path: mapped(path).view(np.uint8)[2:],
+        lambda path: np.load(path.with_name("saved.npy"), mmap_mode="r"),
+        lambda path: np.load(path.with_name("saved.npy"), mmap_mode="r+").T,
+    ],
+)
+def test_workers_map_the_files_that_the_dataset_has_mapped(numbers_file: Path, make):
+    array = make(numbers_file)
+    content = pickled({"data": array, "again": array})
+    assert len(content) < array.nbytes / 4
+    dataset = pickle.loads(content).dataset
+    sent = dataset["data"]
+    assert dataset["again"] is sent
+    assert type(sent) is type(array)
+    assert sent.dtype == array.dtype
+    assert (sent.flags.writeable, sent.flags.c_contiguous, sent.flags.f_contiguous) == (
+        array.flags.writeable, array.flags.c_contiguous, array.flags.f_contiguous,
+    )  # fmt: skip
+    np.testing.assert_array_equal(sent, array)
+    if array.flags.writeable:
+        sent[-1] = 7
+        np.testing.assert_array_equal(sent, array)
+
+
+def changed_copy(path: Path) -> np.memmap:
+    array = mapped(path, "c")
+    array[:] += 1
+    return array
+
+
+def deleted(path: Path) -> np.memmap:
+    array = mapped(path)
+    path.unlink()
+    return array
+
+
+def replaced(path: Path) -> np.memmap:
+    array = mapped(path)
+    path.with_name("other").write_bytes(bytes(array.nbytes))
+    path.with_name("other").replace(path)
+    return array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        changed_copy,
+        deleted,
+        replaced,
+        lambda path: mapped(path)[::2],
+        lambda path: mapped(path) + 1,
+    ],
+)
+def test_other_arrays_are_sent_as_they_are(numbers_file: Path, make):
+    array = make(numbers_file)
+    content = pickled(array)
+    assert len(content) > array.nbytes
+    np.testing.assert_array_equal(pickle.loads(content).dataset, array)
+
+
+def test_other_hosts_get_what_a_file_holds(numbers_file: Path):
+    array = mapped(numbers_file)
+    content = pickled(array, maps_files=False)
+    numbers_file.unlink()
+    np.testing.assert_array_equal(pickle.loads(content).dataset, array)
+
+
+def test_samples_of_a_memory_map_reach_the_script(numbers_file: Path):
+    loader = DataLoader(mapped(numbers_file), 32_000, num_workers=1)
+    for number in (5, 6):
+        mapped(numbers_file, "r+")[95_999] = number
+        assert [batch[-1].item() for batch in loader] == [31_999, 63_999, number]
 
 
 def test_many_open_slots_stay_within_the_descriptor_limit():

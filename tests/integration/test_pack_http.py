@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
 
 import headrace
-from headrace.core.errors import NotFoundError, TooManyBadSamplesError
+from headrace.core.errors import (
+    BadSampleError,
+    CredentialsError,
+    NotFoundError,
+    TooManyBadSamplesError,
+)
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_index import open_index, read_member
-from headrace.data.shards.shard_packer import PackOptions
-from headrace.data.storage import open_store
+from headrace.data.shards.shard_packer import PackOptions, SourceReader
+from headrace.data.shards.sources.sample_table import SourceFile, SourceSample
+from headrace.data.storage import open_store, safe_url, split_url
 from headrace.data.transforms.decode import decode_member
 from image_trees import jpeg
 from packed import pack_images, write_images
-from services.object_servers import WebHandler, object_server
+from services.object_servers import ObjectServer, StoredObject, WebHandler, object_server
 
 NAMES = ["summer/beach 1.jpg", "summer/b#2.jpg", "winter/ski.jpg"]
 
@@ -81,6 +88,117 @@ def test_an_address_that_leads_nowhere_is_named(web: str, tmp_path: Path):
     table = table_of(tmp_path, [f"{web}/photos/there.jpg", f"{web}/photos/gone.jpg"])
     with pytest.raises((TooManyBadSamplesError, NotFoundError), match=r"gone\.jpg"):
         pack(table, str(tmp_path / "packed"), PackOptions())
+
+
+class _DeadHandler(WebHandler):
+    """Answers with the status that an object's name is."""
+
+    def do_GET(self) -> None:  # noqa: N802  (http.server names it)
+        name = self.key.rpartition("/")[2].partition(".")[0]
+        if name.isdigit():
+            self.answer(int(name))
+        else:
+            super().do_GET()
+
+
+DEAD = [f"/{status}.jpg" for status in (400, 401, 402, 403, 404, 405, 406, 409, 410, 418, 422, 451)]
+INVALID = [
+    "http:///x.jpg", "ftp://host/x.jpg", "http://host:port/x.jpg", "http://{host}/x.jpg",
+    "http://[::1/x.jpg", "http://127.0.0.1:1/..", "s3://bucket", "s3:///x.jpg", "/nowhere/x.jpg",
+    "file:///nowhere/x.jpg",
+]  # fmt: skip
+
+
+def keyed_table(folder: Path, urls: list[str]) -> str:
+    """Write a table of these URLs, whose samples are named 0, 1, ...; return its path."""
+    table = folder / "dead.jsonl"
+    rows = [{"url": url, "key": str(number)} for number, url in enumerate(urls)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(table)
+
+
+def test_addresses_that_cannot_be_had_are_bad_files(tmp_path: Path):
+    with object_server(_DeadHandler) as server:
+        server.objects["here.jpg"] = stored(jpeg(1))
+        lost = [*(f"{server.endpoint}{path}" for path in DEAD), *INVALID]
+        table = keyed_table(tmp_path, [f"{server.endpoint}/here.jpg", *lost])
+        with pytest.raises(TooManyBadSamplesError) as raised:
+            pack(table, str(tmp_path / "packed"), PackOptions(max_bad=len(lost) - 1))
+        manifest = pack(table, str(tmp_path / "packed"), PackOptions(max_bad=len(lost))).manifest
+    assert manifest.num_samples == 1
+    assert {bad.file for bad in manifest.bad} == {safe_url(url) for url in lost}
+    assert all(f"  {safe_url(url)}: " in str(raised.value) for url in lost)
+
+
+def test_hosts_that_cannot_be_reached_are_no_failure_of_the_source(tmp_path: Path):
+    urls = ["http://no.such.host.invalid/x.jpg", "http://127.0.0.1:1/x.jpg"]
+    files = [SourceFile(extension="jpg", path=url, size_bytes=-1, is_mask=False) for url in urls]
+    reader = SourceReader(str(tmp_path))
+    try:
+        samples = [SourceSample(key=file.path, files=(file,), values=()) for file in files]
+        for sample, (content,) in reader.read(samples):
+            error = content.exception(timeout=100)
+            assert isinstance(error, BadSampleError)
+            assert sample.key in str(error)
+    finally:
+        reader.close()
+
+
+def test_a_user_whom_a_web_server_rejects_ends_the_packing(tmp_path: Path):
+    with object_server(_DeadHandler) as server:
+        host = server.endpoint.removeprefix("http://")
+        table = keyed_table(tmp_path, [f"http://user:wrong-canary@{host}/401.jpg"])
+        with pytest.raises(CredentialsError) as raised:
+            pack(table, str(tmp_path / "packed"), PackOptions(max_bad=10))
+    assert "canary" not in str(raised.value)
+
+
+def stored(data: bytes) -> StoredObject:
+    return StoredObject(data=data, etag=f'"{len(data)}"', modified=formatdate(usegmt=True))
+
+
+def put_at(server: ObjectServer, path: str, data: bytes) -> str:
+    """Store data at a path as it is written in a URL; return the URL."""
+    server.objects[unquote(urlsplit(path).path).lstrip("/")] = stored(data)
+    return f"{server.endpoint}{path}"
+
+
+WRITTEN = [
+    "/v0/b/x/o/photos%2Fcat.jpg?alt=media&token=1",  # as Firebase names all objects
+    "/b%20c.jpg?signature=a%2Fb", "/a%2Bb.jpg", "/a+b(1)'.jpg", "/a%28b%29.jpg", "/100%.jpg",
+    "/100%25.jpg", "/a[1]%5B2%5D%5E%7C.jpg", "/caf%C3%A9.jpg", "/caf%c3%a9.jpg", "/caf%E9/x.jpg",
+    "/a%2Fb/c.jpg", "/a//b.jpg", "/%7Euser/a.jpg", "/?id=5", "/a%252Fb.jpg",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_an_address_is_requested_as_it_is_written(path: str):
+    with object_server(WebHandler) as server:
+        folder, name = split_url(put_at(server, path, jpeg(1)))
+        assert bytes(open_store(folder).get(name)) == jpeg(1)
+        assert set(server.requests) == {f"GET {path}"}
+
+
+def test_a_table_of_escaped_addresses_at_an_escaped_address_is_packed(tmp_path: Path):
+    with object_server(WebHandler) as server:
+        urls = [put_at(server, f"/o/photos%2F{each}.jpg?alt=media", jpeg(each)) for each in (0, 1)]
+        put_at(server, "/o/near.jpg", jpeg(2))
+        rows = "".join(f"{url},{number}\n" for number, url in enumerate([*urls, "near.jpg"]))
+        table = put_at(server, "/o/lists%2Ftrain.csv?alt=media", f"url,key\n{rows}".encode())
+        pack(table, str(tmp_path / "packed"), PackOptions(keep_order=True))
+    dataset = headrace.ShardDataset(str(tmp_path / "packed"))
+    for number in range(3):
+        np.testing.assert_array_equal(dataset[number]["jpg"], decode_member("jpg", jpeg(number)))
+
+
+def test_what_lies_below_an_escaped_address_is_listed_and_read_there():
+    with object_server(WebHandler) as server:
+        store = open_store(f"{server.endpoint}/my%2Fdata")
+        store.put("a/x y", b"123")
+        assert "PUT /my%2Fdata/a/x%20y" in server.requests
+        assert [info.path for info in store.list()] == ["a/x y"]
+        assert [info.path for info in store.list("a")] == ["a/x y"]
+        assert bytes(store.get("a/x y")) == b"123"
 
 
 def test_a_dataset_on_a_web_server_is_read_there(web: str, tmp_path: Path):

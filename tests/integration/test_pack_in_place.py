@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace import ShardDataset
 from headrace.core.errors import DatasetError, TooManyBadSamplesError
 from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
-from headrace.data.shards.shard_index import open_index, read_member
+from headrace.data.shards.shard_index import open_index, read_member, relative_data_url
 from headrace.data.shards.sources.source_kinds import SourceOptions
 from headrace.data.storage import open_store
 from image_trees import cityscapes, class_folders, contents, jpeg, png_mask, write
@@ -71,6 +72,55 @@ def test_the_index_of_someone_elses_tars_may_lie_elsewhere(tmp_path):
     assert open_index(str(tmp_path / "index")).data_url == str(tmp_path / "tars")
     assert read_all(str(tmp_path / "index")) == samples
     assert lint(str(tmp_path / "index")).faults == ()
+
+
+def split_of_class_folders(root: Path) -> str:
+    class_folders(root / "train", each=2)
+    class_folders(root / "val", each=1)
+    index_in_place(str(root), source=SourceOptions(split="train"))
+    return "train"
+
+
+def tars_in_a_folder(root: Path) -> str:
+    wild_tars(root / "my tars/new")
+    index_in_place(str(root / "my tars/new"), destination=str(root))
+    return "my tars/new"
+
+
+@pytest.mark.parametrize("index", [split_of_class_folders, tars_in_a_folder])
+def test_a_dataset_can_be_copied_with_the_data_in_its_folder(tmp_path, s3_url, index):
+    folder = index(tmp_path / "src")
+    samples = read_all(str(tmp_path / "src"))
+    assert open_index(str(tmp_path / "src")).manifest.data_url == folder
+    (tmp_path / "src").rename(tmp_path / "moved")
+    assert read_all(str(tmp_path / "moved")) == samples
+    assert lint(str(tmp_path / "moved")).faults == ()
+    for path, data in contents(tmp_path / "moved").items():
+        open_store(s3_url).put(path, data)
+    assert read_all(s3_url) == samples
+    dataset = pickle.loads(pickle.dumps(ShardDataset(s3_url)))
+    assert dataset[0]["__key__"] in samples
+
+
+@pytest.mark.parametrize(
+    ("data", "dataset", "stored"),
+    [
+        ("/a/b", "/a/b", ""),
+        ("/a/b/c/d", "/a/b", "c/d"),
+        ("/a/bc", "/a/b", "/a/bc"),
+        ("/a", "/", "a"),
+        ("/a", "/b", "/a"),
+        ("s3://b/a/c", "s3://b/a", "c"),
+        ("s3://b/a", "s3://b", "a"),
+        ("s3://b/a", "s3://c", "s3://b/a"),
+        ("s3://b/a", "/a", "s3://b/a"),
+        ("https://host/a/b%20c", "https://host/a", "b c"),
+        ("https://host/a/b%2Fc", "https://host/a", "https://host/a/b%2Fc"),
+        ("https://host/a/b", "https://other/a", "https://host/a/b"),
+    ],
+)
+def test_data_below_a_dataset_are_named_relative_to_it(data: str, dataset: str, stored: str):
+    assert relative_data_url(data, dataset) == stored
 
 
 def test_faults_of_tars_are_all_named_and_nothing_is_written(tmp_path):

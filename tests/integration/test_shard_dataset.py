@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
+import pickle
 import random
 import re
 import shutil
@@ -30,7 +32,7 @@ from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.transforms.decode import decode_image, decode_member
-from headrace.transforms import OnMembers, RandomResizedCrop
+from headrace.transforms import Compose, OnMembers, RandomResizedCrop
 from packed import pack_images, write_images
 from shard_transforms import Tabled, fails_on_two
 
@@ -149,14 +151,17 @@ def test_a_second_job_starts_from_the_cache(remote: str, tmp_path: Path):
     assert stats.miss_bytes == 0
 
 
+class Length:
+    """The length of an image's file."""
+
+    wants_bytes = frozenset({"jpg"})
+
+    def __call__(self, sample: dict) -> int:
+        assert isinstance(sample["jpg"], bytes)
+        return len(sample["jpg"])
+
+
 def test_a_transform_is_applied_and_may_ask_for_bytes(url: str):
-    class Length:
-        wants_bytes = frozenset({"jpg"})
-
-        def __call__(self, sample: dict) -> int:
-            assert isinstance(sample["jpg"], bytes)
-            return len(sample["jpg"])
-
     assert ShardDataset(url, transform=Length())[3] > 300
 
 
@@ -220,6 +225,71 @@ def test_packing_that_decodes_lets_crops_skip_rows_and_nothing_else_changes(tmp_
         one = decoded[sample]["jpg"]
         random.seed(sample)
         np.testing.assert_array_equal(one, plain[sample]["jpg"])
+
+
+@pytest.fixture
+def decoded(tmp_path: Path) -> str:
+    """A dataset whose files packing has decoded."""
+    write_images(tmp_path / "images", 4)
+    pack(str(tmp_path / "images"), str(tmp_path / "packed"), PackOptions(), check=decode_member)
+    return str(tmp_path / "packed")
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda dataset: dataset,
+        copy.copy,
+        copy.deepcopy,
+        lambda dataset: pickle.loads(pickle.dumps(dataset)),
+    ],
+)
+def test_another_transform_gets_what_it_takes(decoded: str, copied):
+    whole = ShardDataset(decoded)[0]["jpg"]
+    first = ShardDataset(decoded, transform=OnMembers("jpg", RandomResizedCrop(16)))
+    dataset = copied(first)
+    for transform in (None, OnMembers("jpg", np.copy), None):
+        dataset.transform = transform
+        np.testing.assert_array_equal(dataset[0]["jpg"], whole)
+    dataset.transform = Length()
+    assert dataset[0] > 300
+    dataset.transform = OnMembers("jpg", RandomResizedCrop(16))
+    assert dataset._undecoded == {"jpg"}
+    dataset.verify = False
+    assert dataset._undecoded == frozenset()
+    assert dataset[0]["jpg"].shape == first[0]["jpg"].shape == (16, 16, 3)
+
+
+def flipped(image: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(image[:, ::-1])
+
+
+def test_a_chain_that_is_changed_gets_what_its_first_transform_takes(decoded: str):
+    chain = Compose([RandomResizedCrop(16)])
+    members = OnMembers("jpg", chain)
+    dataset = ShardDataset(decoded, transform=Compose([members]))
+    assert dataset[0]["jpg"].shape == (16, 16, 3)
+    chain.transforms.insert(0, flipped)
+    assert dataset[0]["jpg"].shape == (16, 16, 3)
+    members.transform = flipped
+    np.testing.assert_array_equal(dataset[0]["jpg"], ShardDataset(decoded)[0]["jpg"][:, ::-1])
+
+
+def test_checksums_are_compared_while_verify_is_on(decoded: str):
+    dataset = ShardDataset(decoded, transform=Length(), max_bad_rate=1.0)
+    location = dataset.index.locate(0)
+    shard = Path(decoded, location.path)
+    data = bytearray(shard.read_bytes())
+    (member,) = [each for each in location.members if each.extension == "jpg"]
+    data[member.offset + 30] ^= 0xFF
+    shard.write_bytes(data)
+    counts = []
+    with dataset.collecting_bad() as bad:
+        for verify in (True, False, True):
+            dataset.verify = verify
+            dataset[0]
+            counts.append(len(bad))
+    assert counts == [1, 1, 2]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -281,6 +281,31 @@ def test_a_picture_beside_tars_is_told_and_the_tars_are_the_data(tmp_path, pictu
     assert lint(str(source)).faults == ()
 
 
+@pytest.mark.parametrize("tar", ["00000.tar", "00000.tar.gz"])
+@pytest.mark.parametrize(
+    "tables",
+    [["00000.parquet", "00001.parquet"], ["labels.csv"], ["b.jsonl", "meta/a.tsv"], ["a.ndjson"]],
+)
+def test_tables_beside_tars_are_not_the_data(tmp_path, tables, tar):
+    """As img2dataset writes both: the table has the URLs that the tars' images came from."""
+    files = {tar: tar_of({"x.jpg": jpeg()}), "00000_stats.json": b"{}", "logo.png": png_mask()}
+    source = write(tmp_path / "src", files | dict.fromkeys(tables, b"url\nhttp://host/x.jpg\n"))
+    what = f"beside {len(tables)} tables (such as {tables[0]})"
+    advice = "decompress the tars" if tar.endswith(".gz") else f"`headrace data index {source}`"
+    with pytest.raises(DatasetError) as caught:
+        pack(str(source), str(tmp_path / "dst"), PackOptions())
+    assert what in str(caught.value)
+    assert advice in str(caught.value)
+    assert f"To pack the rows of a table, name it, such as {source}/{tables[0]}." in str(
+        caught.value
+    )
+    if tar.endswith(".gz"):
+        with pytest.raises(DatasetError, match="decompress the tars"):
+            index_in_place(str(source))
+    else:
+        assert index_in_place(str(source)).manifest.source.kind == "tars"
+
+
 def test_tars_and_images_in_other_folders_are_not_guessed_at(tmp_path):
     source = class_folders(tmp_path / "src", each=2)
     write(source, {"backup.tar": tar_of({"x.jpg": jpeg()})})

@@ -268,6 +268,18 @@ def test_a_picture_beside_parquet_files_does_not_make_them_vanish(tmp_path):
         index_in_place(str(source))
 
 
+def test_tars_of_a_split_beside_its_tables_are_the_data(tmp_path):
+    source = tmp_path / "src"
+    parquet(source, "data/train-00000.parquet", ["1.jpg"])
+    split = SourceOptions(split="train")
+    write(source, {"data/val-00000.tar": tar_of("x.jpg")})
+    assert len(list_source(str(source), split)) == 1
+    write(source, {"data/train-00000.tar": tar_of("x.jpg")})
+    with pytest.raises(DatasetError, match=r"index \S+/src --split train`; .*train-00000\.parquet"):
+        list_source(str(source), split)
+    index_in_place(str(source), source=split, destination=str(tmp_path / "index"))
+
+
 def test_images_beside_a_smaller_table_are_the_data(tmp_path):
     source = write(class_folders(tmp_path / "src", each=2), {"x.csv": b"path\n1.jpg\n"})
     parquet(source, "metadata.parquet", ["1.jpg"])

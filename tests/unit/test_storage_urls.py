@@ -11,6 +11,7 @@ from headrace.core.errors import UsageError
 from headrace.data.storage import (
     join_url,
     open_store,
+    parent_url,
     safe_url,
     split_url,
 )
@@ -96,10 +97,44 @@ def test_keys_and_object_urls() -> None:
         ("/data/0.tar", "/data", "0.tar"),
         ("/0.tar", "/", "0.tar"),
         ("https://host/a/b%20c.tar?sig=1", "https://host/a?sig=1", "b c.tar"),
+        ("https://host/a b/é(1).tar", "https://host/a b", "é(1).tar"),
+        ("https://host/a%2Fb/c.tar", "https://host/a%2Fb", "c.tar"),
     ],
 )
 def test_an_objects_url_splits_into_store_and_path(url: str, folder: str, name: str) -> None:
     assert split_url(url) == (folder, name)
+    assert parent_url(url) == folder
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "folder"),
+    [
+        ("/o/a%2Fb.jpg", "a%2Fb.jpg", "/o"),
+        ("/o/a%E9.jpg", "a%E9.jpg", "/o"),
+        ("/o/a%2Bb.jpg", "a%2Bb.jpg", "/o"),
+        ("/o/100%.jpg", "100%.jpg", "/o"),
+        ("/a//b.jpg", "b.jpg", "/a/"),
+        ("/", "%", ""),
+    ],
+)
+def test_an_object_that_is_no_name_in_a_folder_is_its_own_store(
+    path: str, name: str, folder: str
+) -> None:
+    url = f"https://host{path}?alt=media"
+    assert split_url(url) == (url, name)
+    assert parent_url(url) == f"https://host{folder}?alt=media"
+    location = parse_url(url)
+    assert location.key(name) == ""
+    assert location.object_url(name) == location.url
+    assert location.written_path == path.rstrip("/")
+
+
+def test_keys_below_a_folder_that_is_requested_as_it_is_written() -> None:
+    below = parse_url("https://host/a%2Fb/c/")
+    assert (below.written_path, below.key("d/e"), below.key("")) == ("/a%2Fb/c", "d/e", "")
+    assert below.object_url("d/e") == "https://host/a%2Fb/c/d/e"
+    plain = parse_url("https://host/a%20b/")
+    assert (plain.written_path, plain.key("d/e")) == ("", "a b/d/e")
 
 
 def test_a_whole_bucket_is_no_object() -> None:
@@ -113,6 +148,7 @@ def test_a_whole_bucket_is_no_object() -> None:
         ("s3://b/train/", "a/b", "s3://b/train/a/b"),
         ("/data", "a", "/data/a"),
         ("https://host/x?sig=1", "a b", "https://host/x/a%20b?sig=1"),
+        ("https://host/x", "epoch=3/a+b (1)", "https://host/x/epoch=3/a+b%20(1)"),
     ],
 )
 def test_join(url: str, path: str, joined: str) -> None:

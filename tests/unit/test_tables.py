@@ -132,6 +132,47 @@ def test_tables_that_were_right_before_give_the_same(tmp_path: Path, labels: lis
         assert (rows(table), table.classes) == (expected, ())
 
 
+@pytest.mark.parametrize(
+    ("cells", "labels", "classes"),
+    [
+        (["0", "2", "10"], [0, 2, 10], ()),
+        (["7"], [7], ()),
+        (["2147483647", "0"], [2**31 - 1, 0], ()),
+        (["01", "10"], [0, 1], ("01", "10")),  # a leading zero: names
+        (["2", "x", "10"], [1, 2, 0], ("10", "2", "x")),
+        (["00", "0"], [1, 0], ("0", "00")),
+        (["99999999999999999999", "5"], [1, 0], ("5", "99999999999999999999")),
+    ],
+)
+def test_class_numbers_are_numbers_also_as_texts(
+    tmp_path: Path, cells: list[str], labels: list[int], classes: tuple[str, ...]
+):
+    records = [{"path": f"{n}.jpg", "label": cell} for n, cell in enumerate(cells)]
+    paths = [record["path"] for record in records]
+    plain = ["path,label", *(f"{n}.jpg,{cell}" for n, cell in enumerate(cells))]
+    quoted = ["path,label", *(f'{n}.jpg,"{cell}"' for n, cell in enumerate(cells))]
+    for path in (
+        written(tmp_path, "t.csv", "\n".join(plain)),
+        written(tmp_path, "q.csv", "\n".join(quoted)),
+        written(tmp_path, "t.jsonl", "\n".join(map(json.dumps, records))),
+        parquet(tmp_path, "t.parquet", path=paths, label=cells),
+        parquet(tmp_path, "l.parquet", path=paths, label=pa.array(cells, pa.large_string())),
+        parquet(tmp_path, "d.parquet", path=paths, label=pa.array(cells).dictionary_encode()),
+        parquet(tmp_path, "b.parquet", path=paths, label=[cell.encode() for cell in cells]),
+    ):
+        table = listed(path)
+        assert [each[2] for each in rows(table)] == labels, path.name
+        assert table.classes == classes, path.name
+
+
+def test_texts_of_numbers_are_checked_against_given_classes(tmp_path: Path):
+    path = written(tmp_path, "t.jsonl", '{"path": "1.jpg", "label": "2"}\n')
+    assert [each[2] for each in rows(listed(path, *"abc"))] == [2]
+    with pytest.raises(DatasetError, match=r"is an unknown class \(not 0 to 1\) in row 1"):
+        listed(path, *"ab")
+    assert [each[2] for each in rows(listed(path, "1", "2"))] == [1]  # by name
+
+
 def test_a_list_of_names_that_are_numbers(tmp_path: Path):
     path = written(tmp_path, "t.csv", "path,label\na.jpg,10\nb.jpg,10\n")
     for classes, numbers in (

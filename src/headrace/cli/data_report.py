@@ -54,7 +54,8 @@ def describe(manifest: DatasetManifest) -> list[str]:
     lines.append(f"fingerprint  {manifest.fingerprint}")
     lines.append(f"source       {manifest.source.kind}: {manifest.source.url}")
     if manifest.data_url:
-        lines.append(f"data         {manifest.data_url}")
+        where = "" if manifest.data_folder is None else " in the dataset's own folder"
+        lines.append(f"data         {manifest.data_url}{where}")
     return lines + _ignored_and_bad(manifest)
 
 

@@ -129,10 +129,15 @@ def check_world_unchanged(made_for: World) -> None:
         )
 
 
-def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
-    """Return the number of worker processes; "auto" is this rank's share of the host's cores."""
+def resolve_workers(num_workers: int | Literal["auto"], world: World, most: int | None) -> int:
+    """Return the number of worker processes; raises UsageError.
+
+    "auto" is this rank's share of the host's cores, `most` at most where that is given: an iterable
+    dataset need not share its samples among workers, and Ray makes the batches of its own.
+    """
     if num_workers == "auto":
-        return max(1, usable_cores() // world.local_size)
+        share = max(1, usable_cores() // world.local_size)
+        return share if most is None else min(share, most)
     try:
         workers = whole_number("num_workers", num_workers)
     except UsageError:

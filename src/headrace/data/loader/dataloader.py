@@ -224,7 +224,7 @@ class DataLoader(BatchOrder):
         shuffle: Shuffle differently each epoch.
         seed: Decides the order and every sample's random draws.
         num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
-            the host's cores.
+            the host's cores, for an iterable dataset one.
         drop_last: Drop the tail that does not fill a global batch, instead of splitting it.
         collate_fn: List of samples to batch; torch's `default_collate` by default. For a Ray
             Dataset: a batch's columns, as NumPy arrays, to batch.
@@ -310,8 +310,8 @@ class DataLoader(BatchOrder):
         check_executor(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None and batch_sampler is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
-        is_inline = self.is_ray_dataset and num_workers == "auto"
-        self.num_workers = resolve_workers(0 if is_inline else num_workers, self.world)
+        most = 0 if self.is_ray_dataset else 1 if self.iterable else None
+        self.num_workers = resolve_workers(num_workers, self.world, most)
         ahead = prefetch_batches, prefetch_factor
         self.prefetch_batches = resolve_prefetch(*ahead, self.num_workers)
         (self._lanes, self._window), self.pin_memory = checked_lanes(lanes, window), pin_memory

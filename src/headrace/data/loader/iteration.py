@@ -6,6 +6,8 @@ Batch specs come from a plan, a given sampler or an iterable dataset, and count 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import operator
 import time
 from collections import deque
@@ -220,24 +222,80 @@ class LoaderStats:
         self.batches = self.samples = self.wait_ns = self.elapsed_ns = self.first_batch_ns = 0
 
 
-def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(
+    batch: Any,
+    change: Callable[[torch.Tensor], Any],
+    has_own: Callable[[type], object],
+    own: Callable[[Any], Any] = lambda part: part,
+) -> Any:
     """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`.
 
-    Other objects stay the same.
+    An object of a class that `has_own` accepts is replaced by `own(it)`, whatever it holds. Other
+    objects stay the same.
     """
+    inner = functools.partial(map_tensors, change=change, has_own=has_own, own=own)
     match batch:
         case torch.Tensor():
             return change(batch)
+        case _ if has_own(type(batch)):
+            return own(batch)
         case MutableMapping():
             changed = copy.copy(batch)  # of the same class: an OrderedDict, a UserDict, ...
-            changed.update({name: map_tensors(value, change) for name, value in batch.items()})
+            changed.update({name: inner(value) for name, value in batch.items()})
             return changed
         case tuple() if hasattr(batch, "_fields"):
-            return type(batch)(*(map_tensors(value, change) for value in batch))
+            return type(batch)(*map(inner, batch))
         case list() | tuple():
-            return type(batch)(map_tensors(value, change) for value in batch)
+            return type(batch)(map(inner, batch))
         case _:
             return batch
+
+
+def pins_itself(kind: type) -> bool:
+    """Return whether objects of a class have a `pin_memory()` of their own, as torch looks for."""
+    return callable(getattr(kind, "pin_memory", None)) and not issubclass(kind, torch.nn.Module)
+
+
+@functools.lru_cache(maxsize=256)
+def _to_options(kind: type) -> Mapping[str, bool] | None:
+    """Return what the `to(device)` of a class takes for a copy that need not be waited for.
+
+    None: it has none; a `to` may also convert units, or times.
+    """
+    method = getattr(kind, "to", None)
+    if not callable(method) or issubclass(kind, torch.nn.Module):
+        return None
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return None
+    given = [*parameters.values()][1:]  # without self
+    is_any = bool(given) and given[0].kind is inspect.Parameter.VAR_POSITIONAL
+    if not is_any and (not given or given[0].kind is inspect.Parameter.KEYWORD_ONLY):
+        return None
+    if not is_any and given[0].name != "device" and "non_blocking" not in parameters:
+        return None
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in given)
+    return {"non_blocking": True} if takes_all or "non_blocking" in parameters else {}
+
+
+def moves_itself(kind: type) -> bool:
+    """Return whether objects of a class have a `to(device)` of their own, as PackedSequence has."""
+    return _to_options(kind) is not None
+
+
+def _or_itself(changed: Any, part: Any) -> Any:
+    """Return what an object's own method gave; the object where it has changed that itself."""
+    return part if changed is None else changed
+
+
+def _pinned(batch: Any) -> Any:
+    return map_tensors(
+        batch,
+        lambda tensor: tensor.pin_memory(),
+        pins_itself,
+        lambda part: _or_itself(part.pin_memory(), part),
+    )
 
 
 class DeviceTransfer:
@@ -245,6 +303,7 @@ class DeviceTransfer:
 
     On CUDA a batch is copied into pinned memory and from there on a side stream, so that the copy
     overlaps with the current step; the consuming stream waits on the device, the host never does.
+    Objects with methods `pin_memory()` or `to(device)` of their own are pinned and moved by these.
 
     Args:
         device: Where batches go; None leaves them where they are. "cuda" without a number is the
@@ -273,9 +332,14 @@ class DeviceTransfer:
         if self._device is not None and self._device.type == "cuda":
             batch = self._copy_on_side_stream(batch, self._stream or self._begun(self._device))
         elif self._device is not None:
-            batch = map_tensors(batch, lambda tensor: tensor.to(self._device))
+            batch = map_tensors(
+                batch,
+                lambda tensor: tensor.to(self._device),
+                moves_itself,
+                lambda part: _or_itself(part.to(self._device), part),
+            )
         elif self._pins:
-            batch = map_tensors(batch, lambda tensor: tensor.pin_memory())
+            batch = _pinned(batch)
         if self._transform is None:
             return batch
         on_cuda = self._device if self._stream is not None else None
@@ -296,17 +360,27 @@ class DeviceTransfer:
     def _copy_on_side_stream(self, batch: Any, stream: torch.cuda.Stream) -> Any:
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
-        pinned = map_tensors(batch, lambda tensor: tensor.pin_memory())
+        pinned = _pinned(batch)
+        current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(stream):
-            moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+            moved = map_tensors(
+                pinned,
+                lambda tensor: tensor.to(self._device, non_blocking=True),
+                moves_itself,
+                lambda part: self._moved_itself(part, current),
+            )
             event = torch.cuda.Event()
             event.record(stream)
         self._under_way.append((event, pinned))
-        current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         # The caching allocator must not reuse this memory while the step's stream reads it.
-        map_tensors(moved, lambda tensor: tensor.record_stream(current))
+        map_tensors(moved, lambda tensor: tensor.record_stream(current), moves_itself)
         return moved
+
+    def _moved_itself(self, part: Any, current: torch.cuda.Stream) -> Any:
+        """Move an object by its own method, on the step's stream: its tensors are not known."""
+        with torch.cuda.stream(current):
+            return _or_itself(part.to(self._device, **(_to_options(type(part)) or {})), part)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ _LOG = logging.getLogger("headrace")
 FORGIVEN = 2  # a rate is judged from the third bad sample on
 _WARNED: set[str] = set()
 """Datasets whose bad samples this process has warned of: once, not in each epoch."""
+_UNWRITTEN: set[Path] = set()
+"""Quarantine files of which this process has warned that they cannot be written."""
 
 
 def quarantine_file() -> Path:
@@ -27,15 +29,33 @@ def quarantine_file() -> Path:
 
 
 def write_records(records: Sequence[Mapping[str, Any]]) -> Path:
-    """Append quarantine records, one JSON object a line, in one write for concurrent appenders."""
+    """Append quarantine records, one JSON object a line; return the file.
+
+    Where that fails it warns once: the samples count nevertheless.
+    """
     path = quarantine_file()
     lines = "".join(json.dumps(dict(record), sort_keys=True) + "\n" for record in records)
+    try:
+        _append(path, lines.encode())
+    except OSError as error:
+        place = path.absolute()
+        if place not in _UNWRITTEN:
+            _UNWRITTEN.add(place)
+            _LOG.warning(
+                "bad samples cannot be written down in %s (%s): they are replaced and counted, but "
+                "not listed",
+                path, error.strerror or error,
+            )  # fmt: skip
+    return path
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """Append to a file, in one write for concurrent appenders."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, lines.encode())
+        os.write(descriptor, lines)
     finally:
         os.close(descriptor)
-    return path
 
 
 def too_many(bad: int, seen: int, max_bad_rate: float) -> bool:
@@ -61,11 +81,10 @@ class BadSampleBudget:
         self._max_bad_rate = dataset.max_bad_rate if isinstance(dataset, NativeDataset) else 0.0
         self._bad_here = 0
         self._stop: tuple[int, str] | None = None
-        self._has_warned_unwritten = False
 
     def note(self, records: Sequence[Mapping[str, Any]], batch: int, seen: int) -> None:
         """Write the records of bad samples of `batch`; all ranks have received `seen` samples."""
-        path = self._written([{**record, "rank": self._world.rank} for record in records])
+        path = write_records([{**record, "rank": self._world.rank} for record in records])
         first = records[0]
         if str(first["dataset"]) not in _WARNED:
             _WARNED.add(str(first["dataset"]))
@@ -90,20 +109,6 @@ class BadSampleBudget:
         stop = self._agreed_stop() if self._is_counted else None
         if stop is not None and batch >= stop[0]:
             raise TooManyBadSamplesError(stop[1])
-
-    def _written(self, records: Sequence[Mapping[str, Any]]) -> Path:
-        """Write records; where that fails, warn once: the samples count nevertheless."""
-        try:
-            return write_records(records)
-        except OSError as error:
-            if not self._has_warned_unwritten:
-                self._has_warned_unwritten = True
-                _LOG.warning(
-                    "rank %d: bad samples cannot be written down in %s (%s): they are replaced and "
-                    "counted, but not listed",
-                    self._world.rank, quarantine_file(), error.strerror or error,
-                )  # fmt: skip
-            return quarantine_file()
 
     def _store(self) -> Any:
         """Return the process group's key-value store, or None outside of one."""

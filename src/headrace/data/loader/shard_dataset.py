@@ -57,11 +57,10 @@ class _Span(NamedTuple):
 
 
 class SampleReader:
-    """Reads the members of samples from the dataset's store, `verified` by their checksums."""
+    """Reads the members of samples from the dataset's store."""
 
-    def __init__(self, store: Store, *, verified: bool) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._verified = verified
         self._ahead: dict[int, list[Future[Buffer]]] = {}
         self._owner = os.getpid()
 
@@ -82,23 +81,25 @@ class SampleReader:
         ahead = self._reads_ahead().values()
         return sum(not future.done() for futures in ahead for future in futures)
 
-    def read(self, location: SampleLocation) -> list[tuple[Member, Buffer | bytes]]:
-        """Return each member of a sample with its bytes.
+    def read(
+        self, location: SampleLocation, *, verified: bool
+    ) -> list[tuple[Member, Buffer | bytes]]:
+        """Return each member of a sample with its bytes, `verified` by their checksums.
 
         Raises CorruptError where a checksum differs in each of several reads, and StorageError.
         """
         under_way = self._reads_ahead().pop(location.sample, None)
         for _ in range(MOST_READS - 1):
             try:
-                return self._read_members(location, under_way)
+                return self._read_members(location, under_way, verified=verified)
             except CorruptError:
                 under_way = None
                 for span in _spans(location):  # else a cache would return the same bytes again
                     self._store.forget(span.path, span.start, span.length)
-        return self._read_members(location, under_way)
+        return self._read_members(location, under_way, verified=verified)
 
     def _read_members(
-        self, location: SampleLocation, under_way: list[Future[Buffer]] | None
+        self, location: SampleLocation, under_way: list[Future[Buffer]] | None, *, verified: bool
     ) -> list[tuple[Member, Buffer | bytes]]:
         stored = [member for member in location.members if member.data is None]
         read: Callable[[], dict[Member, Buffer]] = partial(self._fetched, stored)
@@ -106,7 +107,7 @@ class SampleReader:
             read = partial(self._arrived, location, under_way)
         observer = LOADER_HOOKS.reads
         contents = read() if observer is None else observer.timed(read)
-        if self._verified:
+        if verified:
             for member in stored:
                 verify(location, member, contents[member], self._store.url)
         return [
@@ -187,7 +188,8 @@ class ShardDataset(NativeDataset):
         url: The dataset's URL, as it was packed or indexed, or the folder of a channel.
         transform: Called with each sample; draws from the global random generators. Members whose
             extension is in its attribute `wants_bytes` are passed to it undecoded; those in
-            `takes_bytes` too, where packing has decoded every file and `verify` is on.
+            `takes_bytes` too, where packing has decoded every file and `verify` is on. May be
+            replaced later, as may `verify`.
         cache_dir: Disk cache for reads from a remote store, for all ranks and later jobs.
         cache_bytes: Limit of that cache.
         verify: Compare every member's checksum on each read.
@@ -233,12 +235,7 @@ class ShardDataset(NativeDataset):
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = SampleReader(self._store, verified=self.verify)
-        none: frozenset[str] = frozenset()
-        self._wanted: frozenset[str] = getattr(self.transform, "wants_bytes", none)
-        self._undecoded = self._wanted
-        if self.verify and self.index.manifest.decoded:  # a matching checksum: a decodable file
-            self._undecoded |= getattr(self.transform, "takes_bytes", none)
+        self._reader = SampleReader(self._store)
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
@@ -307,13 +304,28 @@ class ShardDataset(NativeDataset):
             f"Run `headrace data lint {self.index.url}` to see every fault."
         )
 
+    # Asked for each sample: a script may give a dataset, or a copy of it, another transform.
+
+    @property
+    def _wanted(self) -> frozenset[str]:
+        """The members that the transform needs undecoded."""
+        return frozenset(getattr(self.transform, "wants_bytes", ()))
+
+    @property
+    def _undecoded(self) -> frozenset[str]:
+        """The members that stay undecoded, masks aside."""
+        if self.verify and self.index.manifest.decoded:  # a matching checksum: a decodable file
+            return self._wanted.union(getattr(self.transform, "takes_bytes", ()))
+        return self._wanted
+
     def _made(self, location: SampleLocation) -> Any:
         sample: dict[str, Any] = {"__key__": location.key}
         masks = masks_among(tuple([member.extension for member in location.members]))
-        for member, data in self._reader.read(location):
+        wanted, undecoded = self._wanted, self._undecoded
+        for member, data in self._reader.read(location, verified=self.verify):
             extension, is_mask = member.extension, member.extension in masks
             # A transform that decodes a file itself would take a mask's palette for colours.
-            if extension in (self._wanted if is_mask else self._undecoded):
+            if extension in (wanted if is_mask else undecoded):
                 sample[extension] = as_bytes(data)
             else:
                 sample[extension] = decode_member(extension, data, labels=is_mask)
@@ -359,7 +371,7 @@ class ShardDataset(NativeDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without this process's reader and counts; subclasses' fields stay."""
-        own = {"_reader", "_undecoded", "_wanted", "_collected", "_bad", "_seen"}
+        own = {"_reader", "_collected", "_bad", "_seen"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

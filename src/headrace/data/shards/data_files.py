@@ -7,13 +7,15 @@ buckets. What is ignored is counted, with examples.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from headrace.core.errors import DatasetError
 from headrace.data.image_files import IMAGE_EXTENSIONS
 from headrace.data.shards.members import extension_of
-from headrace.data.storage import ObjectInfo
+from headrace.data.storage import ObjectInfo, join_url
 
 _SYSTEM_NAMES = frozenset(
     {
@@ -215,6 +217,30 @@ class TarsAndImages:
         They are where no more images than there are tars lie apart from them: previews, a logo.
         """
         return True if self.apart()[0] <= self.num_archives else None
+
+    def refuse_tars(self, url: str, tables: Sequence[str] = (), options: str = "") -> None:
+        """Raise DatasetError where the tars are the data, and not what lies beside them.
+
+        `tables` are beside them, as img2dataset writes what it knows of the samples. `options` are
+        those of the command that indexes the tars.
+        """
+        if not (self.num_archives and self.tars_are_data()):
+            return
+        found, instead = self.described(), ""
+        if tables:
+            found += f", beside {len(tables)} tables (such as {tables[0]})"
+            instead = f" To pack the rows of a table, name it, such as {join_url(url, tables[0])}."
+        if self.num_tars:
+            raise DatasetError(
+                f"{url} holds {found}: the tars are shards already. Index them where they are: "
+                f"`headrace data index {url}{options}`; to pack images, move the tars away."
+                f"{instead}"
+            )
+        raise DatasetError(
+            f"{url} holds {found}. Samples are read by their place in the file, which compression "
+            "hides: decompress the tars (images in them are compressed already), then index them."
+            f"{instead}"
+        )
 
     def described(self) -> str:
         """Return what was found, for messages: "3 tar files (a.tar) and 12 images"."""

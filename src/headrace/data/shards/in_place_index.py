@@ -37,6 +37,7 @@ from headrace.data.shards.reports import (
     check_bad_files,
     report_listing,
 )
+from headrace.data.shards.shard_index import relative_data_url
 from headrace.data.shards.shard_packer import (
     PACKING_FOLDER,
     SourceReader,
@@ -126,7 +127,7 @@ def index_tars(
     return DatasetDescription(
         layout="tar",
         classes=options.classes,
-        data_url="" if store.url == target_url else store.url,
+        data_url=relative_data_url(store.url, target_url),
         source=listing.source("tars", store.url),
         options={} if split is None else {SPLIT: split},
     )
@@ -173,7 +174,7 @@ def index_objects(
         layout="objects",
         source=table.source,
         classes=table.classes,
-        data_url="" if table.url == target_url else table.url,
+        data_url=relative_data_url(table.url, target_url),
         templates=templates,
     )
 

@@ -75,7 +75,7 @@ class DatasetManifest:
     size_bytes: int  # of all shards or loose objects
     extensions: tuple[MemberExtension, ...]
     classes: tuple[str, ...] = ()  # names by number, where members "cls" hold class numbers
-    data_url: str = ""  # what paths of shards and objects are relative to; "" for its own folder
+    data_url: str = ""  # what paths of shards and objects are relative to; see `data_folder`
     index_bytes: int
     index_crc32c: int
     source: DatasetSource
@@ -89,6 +89,15 @@ class DatasetManifest:
     def decoded(self) -> bool:
         """Whether packing decoded every file: then a matching checksum means that it decodes."""
         return bool(self.options.get(DECODED))
+
+    @property
+    def data_folder(self) -> str | None:
+        """The data's folder, relative to the dataset's own; "" for that; None: `data_url` is whole.
+
+        A dataset whose data lie within its folder can be copied with them.
+        """
+        is_whole = "://" in self.data_url or self.data_url.startswith("/")
+        return None if is_whole else self.data_url
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, one line a shard."""
@@ -187,6 +196,8 @@ def _check_manifest(manifest: DatasetManifest) -> None:
         _check_fields(entry)
     if manifest.layout not in get_args(Layout):
         raise ValueError(f"layout {manifest.layout!r}")
+    if {".", ".."}.intersection((manifest.data_folder or "").split("/")):
+        raise ValueError(f"data_url {manifest.data_url!r}")
     if any(extension.kind not in get_args(MemberKind) for extension in manifest.extensions):
         raise ValueError("an extension of an unknown kind")
     if sum(shard.num_samples for shard in manifest.shards) != manifest.num_samples:

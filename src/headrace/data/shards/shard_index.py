@@ -98,6 +98,17 @@ class ShardRows:
         return tuple(members)
 
 
+def relative_data_url(data_url: str, url: str) -> str:
+    """Return what the manifest of a dataset at `url` has as `data_url`: relative if it is below."""
+    there, here = parse_url(data_url), parse_url(url)
+    if (there.kind, there.root) != (here.kind, here.root) or there.written_path:
+        return data_url
+    if there.prefix == here.prefix:
+        return ""
+    folder = f"{here.prefix.rstrip('/')}/" if here.prefix else ""
+    return there.prefix.removeprefix(folder) if there.prefix.startswith(folder) else data_url
+
+
 _MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves are in the mapping
 _FETCHED_VIEWS = 256  # each holds its batch, about 80 kB
 _SMALL_INDEX_BYTES = 8 * 2**20  # fetched first: less time than two round trips
@@ -119,7 +130,8 @@ class ShardIndex:
         self.url = url  # the dataset's folder
         self.manifest = manifest
         # What paths are relative to: the dataset's folder, unless another was indexed in place.
-        self.data_url = manifest.data_url or url
+        folder = manifest.data_folder
+        self.data_url = join_url(url, folder) if folder else manifest.data_url or url
         self.fingerprint = manifest.fingerprint
         self.num_samples = manifest.num_samples
         sizes = np.array([shard.num_samples for shard in manifest.shards], dtype=np.int64)

@@ -9,13 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.core.errors import (
     BadSampleError,
     CorruptError,
     CredentialsError,
     DeniedError,
+    ForkedClientError,
     NotFoundError,
+    StorageError,
     UsageError,
 )
 from headrace.data.image_files import (
@@ -31,7 +34,8 @@ from headrace.data.shards.sources.sample_table import SourceFile, SourceSample
 from headrace.data.shards.sources.source_kinds import SourceOptions
 from headrace.data.shards.tar import TarWriter, check_size
 from headrace.data.shards.task_pool import ReportCallback, wait_for_result
-from headrace.data.storage import Store, open_store, safe_url, split_url
+from headrace.data.storage import Store, open_store, parse_url, safe_url, split_url
+from headrace.data.storage.urls import check_path
 
 RecodeFunction = Callable[[str, bytes], bytes]
 """Takes a member's extension ("jpg", "mask.png") and content, returns the content to store."""
@@ -118,16 +122,46 @@ class SourceReader:
         yield from ahead
 
     def get(self, file: SourceFile) -> bytes:
-        """Return one file; raises StorageError."""
+        """Return one file; raises StorageError.
+
+        BadSampleError: one with a place of its own, which may be anybody's, cannot be had. The
+        source's own store fails for all files.
+        """
         if "://" not in file.path and not file.path.startswith("/"):
             return bytes(self._store.get(file.path))
-        folder, name = split_url(file.path)
+        try:
+            store, name = self._place(file.path)
+        except UsageError as error:
+            raise BadSampleError(str(error)) from None
+        try:
+            return bytes(store.get(name))
+        except (StorageError, UsageError) as error:
+            if _concerns_others(error, file.path):
+                raise
+            raise BadSampleError(str(error)) from None
+
+    def _place(self, url: str) -> tuple[Store, str]:
+        """Return the store of an object, and its path there; UsageError: the URL names none."""
+        folder, name = split_url(url)
+        check_path(name)
         store = self._stores.get(folder)
         if store is None:
             if len(self._stores) >= _STORES:
                 self._stores.clear()
             store = self._stores[folder] = open_store(folder)
-        return bytes(store.get(name))
+        return store, name
+
+
+def _concerns_others(error: StorageError | UsageError, url: str) -> bool:
+    """Return whether an error at a whole URL is no matter of that file: it must not become bad."""
+    location = parse_url(url)
+    is_web = location.kind == "http"
+    if isinstance(error, CredentialsError):
+        # Without a user a web server rejects nothing: the page is for others alone.
+        return not is_web or urlsplit(location.secret_url).username is not None
+    if isinstance(error, UsageError):
+        return not is_web  # the settings of a cloud; a web server has none
+    return isinstance(error, ForkedClientError)
 
 
 def _size(sample: SourceSample) -> int:

@@ -24,6 +24,7 @@ from headrace.data.storage.store import (
 from headrace.data.storage.urls import (
     Location,
     join_url,
+    parent_url,
     parse_url,
     safe_url,
     split_url,
@@ -48,6 +49,7 @@ __all__ = [
     "declare_leaf",
     "join_url",
     "open_store",
+    "parent_url",
     "parse_url",
     "pieces_of",
     "safe_url",

@@ -82,14 +82,15 @@ class RemoteStore(LocatedStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object below the folder `prefix`, sorted by path."""
-        folder = self._location.key(prefix.strip("/"))
+        folder = prefix.strip("/")
+        key, target = self._location.key(folder), self._location.object_url(prefix)
         cut = len(self._location.prefix) + 1 if self._location.prefix else 0
         found = [
             replace(info, path=info.path[cut:])
-            for page in self._connected().list(folder, self._location.object_url(prefix))
+            for page in self._connected().list(key, target)
             for info in page
             # Consoles write an empty object to show a folder; the client drops its slash.
-            if info.path != folder or info.size_bytes
+            if info.path[cut:] != folder or info.size_bytes
         ]
         found.sort(key=lambda info: info.path)
         yield from found

@@ -34,12 +34,25 @@ class Location:
     secret_url: str = field(default="", repr=False)  # http only: the complete URL, never printed
 
     def key(self, path: str) -> str:
-        """Return the path below the root of the object `path`."""
-        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
+        """Return the object's path below the root; where `written_path` is set, below the URL."""
+        if self._names_itself(path):
+            return ""
+        prefix = "" if self.written_path else self.prefix
+        return f"{prefix}/{path}" if prefix and path else prefix or path
 
     def object_url(self, path: str) -> str:
         """Return the URL of the object `path`, for messages."""
-        return f"{self.url}/{path}" if path else self.url
+        return f"{self.url}/{path}" if path and not self._names_itself(path) else self.url
+
+    @property
+    def written_path(self) -> str:
+        """The URL's own path, of http where keys would be requested as another one; else ""."""
+        path = urlsplit(self.secret_url).path.rstrip("/") if self.kind == "http" else ""
+        return "" if not path or _is_key(path[1:]) else path
+
+    def _names_itself(self, path: str) -> bool:
+        """Return whether a path is the name that `split_url` gives the object of this very URL."""
+        return self.kind == "http" and path == _name_itself(self.secret_url)
 
 
 def parse_url(url: str) -> Location:
@@ -76,26 +89,67 @@ def parse_url(url: str) -> Location:
 def split_url(url: str) -> tuple[str, str]:
     """Return the folder's URL and the object's name: ("s3://b/train", "0.tar").
 
-    The query of an http URL stays with the folder's URL, so that `open_store(folder).get(name)`
-    requests exactly the given URL.
+    `open_store(folder).get(name)` requests exactly the given URL. So the query of an http URL stays
+    with the folder's URL; and where a name below the folder would be requested otherwise than it is
+    written, as "a%2Fb.jpg", the object's own URL is in the place of the folder's.
     """
     location = parse_url(url)
     if location.kind == "http":
-        parts = urlsplit(url)
-        folder, _, name = parts.path.rstrip("/").rpartition("/")
-        return urlunsplit(parts._replace(path=folder)), unquote(name)
+        itself = _name_itself(url)
+        if itself is not None:
+            return url, itself
+        return parent_url(url), unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
     if not location.prefix:
         raise UsageError(f"{location.url} names a whole bucket, not an object.")
     folder, _, name = location.url.rpartition("/")
     return folder or "/", name
 
 
+def parent_url(url: str) -> str:
+    """Return the URL of the folder that an object lies in; the query of an http URL is kept."""
+    if parse_url(url).kind != "http":
+        return split_url(url)[0]
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0]))
+
+
 def join_url(url: str, path: str) -> str:
     """Return the URL of `path` below `url`; the query of an http URL is kept."""
     if parse_url(url).kind == "http":
         parts = urlsplit(url)
-        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(path)}"))
+        below = f"{parts.path.rstrip('/')}/{quote(path, safe=_SENT)}"
+        return urlunsplit(parts._replace(path=below))
     return f"{url.rstrip('/')}/{path}"
+
+
+_SENT = "/!$&'()*+,;=:@"
+"""What the client sends as it is in a key's URL, beside letters, digits and "-._~"."""
+
+_SENT_OTHERWISE = re.compile(r"[\x00-\x1f\x7f\[\]^|]")
+"""What it refuses in a key, or sends as it is where `quote` does not."""
+
+_NAMELESS = "%"  # what no name in a URL's path is: that would be %25
+
+
+def _is_key(path: str) -> bool:
+    """Return whether the client requests a URL's path as written where its key is the unquoted one.
+
+    It quotes each part of a key anew: "a%2Fb" becomes "a/b". There are no empty parts, and all are
+    in UTF-8.
+    """
+    try:
+        key = unquote(path, errors="strict")
+        is_same = quote(key, safe=_SENT) == quote(path, safe=f"{_SENT}%")
+    except UnicodeError:
+        return False
+    is_plain = not {"", ".", ".."}.intersection(key.split("/"))
+    return is_same and is_plain and not _SENT_OTHERWISE.search(key)
+
+
+def _name_itself(url: str) -> str | None:
+    """Return the name of an http URL's object in a store at this very URL; None: it needs none."""
+    folder, _, name = urlsplit(url).path.rstrip("/").rpartition("/")
+    return None if _is_key(name) and not folder.endswith("/") else name or _NAMELESS
 
 
 _HOST_AND_PORT = re.compile(r"[^:@]*(?::\d+)?|(?:[^@]*@)?\[[^]]*\](?::\d+)?|.*@.*")

@@ -16,14 +16,20 @@ class Compose:
 
     Attributes:
         transforms: The chain.
-        wants_bytes: Members that the chain needs undecoded (see `OnMembers`).
-        takes_bytes: Members that it accepts undecoded.
     """
 
     def __init__(self, transforms: list[Callable[..., Any]]) -> None:
         self.transforms = list(transforms)
-        self.wants_bytes = _of_the_first(self.transforms, "wants_bytes")
-        self.takes_bytes = _of_the_first(self.transforms, "takes_bytes")
+
+    @property
+    def wants_bytes(self) -> frozenset[str]:
+        """Members that the chain, as it is now, needs undecoded (see `OnMembers`)."""
+        return _of_the_first(self.transforms, "wants_bytes")
+
+    @property
+    def takes_bytes(self) -> frozenset[str]:
+        """Members that it accepts undecoded."""
+        return _of_the_first(self.transforms, "takes_bytes")
 
     def __call__(self, *values: Any) -> Any:
         """Return the last transform's result; without transforms, the input."""
@@ -42,24 +48,35 @@ class OnMembers:
     Attributes:
         members: Names of the members, in the transform's order.
         transform: Takes as many values as there are members and returns as many.
-        wants_bytes: The members that the dataset must leave undecoded, because the transform
-            decodes them itself: its own class has an attribute `decodes`. (A subclass may expect
-            other arguments, so it has to declare it again.)
-        takes_bytes: The members that the dataset may leave undecoded where it knows that their
-            files are sound: the class has an attribute `decodes_sound_files`.
     """
 
     def __init__(self, members: str | tuple[str, ...], transform: Callable[..., Any]) -> None:
         self.members = (members,) if isinstance(members, str) else tuple(members)
         self.transform = transform
-        first: object = transform
-        if isinstance(transform, Compose):
-            first = next(iter(transform.transforms), None)
-        declared = vars(type(first))
-        none: frozenset[str] = frozenset()
-        self.wants_bytes = frozenset(self.members) if declared.get("decodes") else none
-        sound = declared.get("decodes_sound_files")
-        self.takes_bytes = frozenset(self.members) if sound else none
+
+    @property
+    def wants_bytes(self) -> frozenset[str]:
+        """The members that the dataset must leave undecoded, as the transform decodes them itself.
+
+        Its own class has an attribute `decodes`. (A subclass may expect other arguments, so it has
+        to declare it again.)
+        """
+        return self._members_if_first("decodes")
+
+    @property
+    def takes_bytes(self) -> frozenset[str]:
+        """The members that the dataset may leave undecoded where it knows their files as sound.
+
+        The transform's class has an attribute `decodes_sound_files`.
+        """
+        return self._members_if_first("decodes_sound_files")
+
+    def _members_if_first(self, declared: str) -> frozenset[str]:
+        """Return the members if the class of the first transform, as it is now, declares that."""
+        first: object = self.transform
+        if isinstance(first, Compose):
+            first = next(iter(first.transforms), None)
+        return frozenset(self.members if vars(type(first)).get(declared) else ())
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sample with these members replaced; UsageError: it lacks one of them."""

@@ -57,6 +57,7 @@ class ProcessExecutor:
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._remote_tasks = RemoteTasks(remote_workers)
+        self._maps_files = remote_workers is None  # they get the same, and may lack the files
         with ExitStack() as opened:  # closed where a later part fails
             self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
             opened.callback(self._slots.close)
@@ -93,7 +94,7 @@ class ProcessExecutor:
 
     def start(self, loader_spec: LoaderSpec) -> None:
         """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
-        pickled_spec = pickle_loader_spec(loader_spec)
+        pickled_spec = pickle_loader_spec(loader_spec, maps_files=self._maps_files)
         if not self._clean or self.has_partitions:
             is_at_work = self._open_here > 0  # computed before remote tasks are dropped
             self._remote_tasks.forget()

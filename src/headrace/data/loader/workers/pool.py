@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -257,11 +257,14 @@ class WorkerPool:
         return answers
 
 
-def pickle_loader_spec(loader_spec: LoaderSpec) -> PickledLoaderSpec:
-    """Return a loader spec as it is sent; raises NotSendableError, naming the faulty part."""
+def pickle_loader_spec(loader_spec: LoaderSpec, *, maps_files: bool = False) -> PickledLoaderSpec:
+    """Return a loader spec as it is sent; raises NotSendableError, naming the faulty part.
+
+    `maps_files`: workers map the files that NumPy has mapped; those of other hosts may lack them.
+    """
     folder, variables = str(Path.cwd()), env.own_variables()
     try:
-        content = _on_the_host(loader_spec)
+        content = _on_the_host(loader_spec, maps_files=maps_files)
         return PickledLoaderSpec(content=content, folder=folder, variables=variables)
     except Exception as error:
         raise NotSendableError(
@@ -274,7 +277,19 @@ def pickle_loader_spec(loader_spec: LoaderSpec) -> PickledLoaderSpec:
 class _HostPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Pickles for workers, which are forked: device tensors cannot go along."""
 
+    def __init__(self, file: io.BytesIO, *, maps_files: bool) -> None:
+        super().__init__(file)
+        self._maps_files = maps_files
+
+    @functools.cached_property
+    def _mappings(self) -> Sequence[_FileMapping]:
+        return _file_mappings()
+
     def reducer_override(self, obj: Any) -> Any:
+        if self._maps_files and type(obj) in {np.memmap, np.ndarray}:
+            arguments = _map_arguments(obj, lambda: self._mappings)
+            if arguments is not None:
+                return map_array, arguments
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
             raise pickle.PicklingError(f"it holds a tensor on {obj.device}")
@@ -289,10 +304,83 @@ def _cached(function: Callable[..., Any], max_size: int | None, typed: bool) -> 
     return functools.lru_cache(max_size, typed)(function)
 
 
-def _on_the_host(value: object) -> bytes:
+def _on_the_host(value: object, *, maps_files: bool = False) -> bytes:
     buffer = io.BytesIO()
-    _HostPickler(buffer).dump(value)
+    _HostPickler(buffer, maps_files=maps_files).dump(value)
     return buffer.getvalue()
+
+
+class _FileMapping(NamedTuple):
+    """A part of this process's memory that is a file's, shared with all who map it."""
+
+    begin: int  # address
+    end: int
+    offset: int  # in the file, of `begin`
+    path: str  # as the kernel has it: of a file that was deleted or replaced, none that exists
+
+
+def _file_mappings() -> list[_FileMapping]:
+    """Return the shared file mappings of this process; see proc_pid_maps(5)."""
+    found = []
+    with (
+        contextlib.suppress(OSError),
+        Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as lines,
+    ):
+        for line in lines:
+            place, access, offset, *rest = line.rstrip("\n").split(maxsplit=5)
+            if access.endswith("s") and len(rest) == 3:
+                begin, end = (int(address, 16) for address in place.split("-"))
+                found.append(_FileMapping(begin, end, int(offset, 16), rest[2]))
+    return found
+
+
+_MapArguments: TypeAlias = tuple[
+    str, np.dtype[Any], Literal["r", "r+"], int, tuple[int, ...], Literal["C", "F"], bool
+]
+
+
+def _map_arguments(
+    array: NDArray[Any], mappings: Callable[[], Sequence[_FileMapping]]
+) -> _MapArguments | None:
+    """Return the arguments of `map_array` for a memory map, or a contiguous view of one.
+
+    None: the array is none, is a private copy ("c"), or its file is not at its path any more.
+    """
+    held: Any = array
+    while held is not None and type(held) is not np.memmap:
+        held = getattr(held, "base", None)
+    if held is None or held.filename is None or held.mode == "c" or not array.size:
+        return None
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return None
+    path = os.path.realpath(held.filename)
+    begin = array.__array_interface__["data"][0]
+    inside = [each for each in mappings() if each.begin <= begin < each.end and each.path == path]
+    if not inside or not os.access(path, os.R_OK if held.mode == "r" else os.R_OK | os.W_OK):
+        return None
+    return (
+        path,
+        array.dtype,
+        "r" if held.mode == "r" else "r+",  # "w+" would empty it
+        inside[0].offset + begin - inside[0].begin,
+        array.shape,
+        "C" if array.flags.c_contiguous else "F",
+        type(array) is np.memmap,
+    )
+
+
+def map_array(
+    path: str,
+    dtype: np.dtype[Any],
+    mode: Literal["r", "r+"],
+    offset: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"],
+    is_memmap: bool,  # noqa: FBT001 - as it is pickled
+) -> NDArray[Any]:
+    """Return a part of a file, which begins `offset` bytes in it, as an array in shared memory."""
+    mapped = np.memmap(path, dtype, mode, offset, shape, order)
+    return mapped if is_memmap else np.asarray(mapped)
 
 
 def _unpicklable_part(loader_spec: LoaderSpec) -> str:

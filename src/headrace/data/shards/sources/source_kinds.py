@@ -48,6 +48,7 @@ from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
 from headrace.data.shards.sources.tree_roles import (
     MasksAmongImages,
+    is_of_split,
     refuse_table_of_classes,
     refuse_wrong_level,
 )
@@ -60,14 +61,16 @@ def list_class_folders(
     """List a tree of class folders; images outside of folders make a dataset without classes.
 
     A folder that has Parquet files, and no images but a few pictures beside them, is the table that
-    they make together.
+    they make together; not where tars lie there, which are then the data.
     `known_classes` are names by number; empty to number the folders in sorted order. DatasetError:
-    no image, images both in and beside class folders, an unknown class, or two files with one key.
+    no image, tars in their place, images both in and beside class folders, an unknown class, or two
+    files with one key.
     """
     listing = _Listing()
     hidden = [name for name in known_classes if is_system_name(name)]  # classes all the same
     for info in list_files(store, on_listed, listing.files.ignored, patterns=("", *hidden)):
         listing.add(info)
+    listing.found.refuse_tars(store.url, [*listing.tables])
     if listing.tables_are_data():
         return list_tables(
             store, [*listing.tables], known_classes, listing.files.ignored, listing.bad
@@ -140,7 +143,7 @@ class _Listing:
         self._loose: list[str] = []
         self._empty: list[str] = []  # files without a byte, beside the class folders
         self._inner: set[str] = set()  # folders within the class folders; "" for their own images
-        self._found = TarsAndImages()
+        self.found = TarsAndImages()
 
     def add(self, info: ObjectInfo) -> None:
         path = info.path
@@ -150,7 +153,7 @@ class _Listing:
             if "/" in path or info.is_folder:
                 self._class_of(f"{path}/")
             return
-        self._found.add(path)
+        self.found.add(path)
         if is_table:
             self.tables[path] = info.size_bytes
             return
@@ -187,8 +190,6 @@ class _Listing:
         return are_data
 
     def check(self, url: str) -> None:
-        if self._found.num_archives and self._found.tars_are_data():
-            self._refuse_tars(url)
         if not self.sizes:
             if not self.files.ignored.num_files and not self.bad:
                 refuse_file(url)
@@ -202,19 +203,6 @@ class _Listing:
                 f"{self._loose[0]}, so their class is unknown. Move them into a class folder, or "
                 "pack the class folders alone."
             )
-
-    def _refuse_tars(self, url: str) -> None:
-        if self._found.num_tars:
-            raise DatasetError(
-                f"{url} holds {self._found.described()}: those are shards already. "
-                f"Index them where they are: `headrace data index {url}`; to pack images, move "
-                "the tars away."
-            )
-        raise DatasetError(
-            f"{url} holds {self._found.described()}. Samples are read by their place in "
-            "the file, which compression hides: decompress the tars (images in them are "
-            "compressed already), then index them."
-        )
 
     def _others_there(self) -> str:
         ignored = self.files.ignored
@@ -555,14 +543,17 @@ def _list_parts(
     store: Store, on_listed: ListedCallback, split: str, known_classes: Sequence[str]
 ) -> SampleTable | None:
     """List the rows of the Parquet files of a split; None: there are none."""
-    parts, ignored = [], IgnoredFiles()
+    parts, ignored, found = [], IgnoredFiles(), TarsAndImages()
     for info in list_files(store, on_listed, ignored):
         if _is_part(info.path, split):
             parts.append(info)
         else:
             ignored.add(info.path, system=False)
+            if is_of_split(info.path, split):
+                found.add(info.path)
     if not parts:
         return None
+    found.refuse_tars(store.url, [info.path for info in parts], f" --split {split}")
     bad = [BadFile(file=info.path, reason=info.unreadable) for info in parts if info.unreadable]
     readable = [info.path for info in parts if not info.unreadable]
     if not readable:

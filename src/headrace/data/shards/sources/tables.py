@@ -37,7 +37,7 @@ from headrace.data.shards.sources.sample_table import (
     texts,
 )
 from headrace.data.shards.sources.table_files import TableCells, join_tables, parse_table
-from headrace.data.storage import Store, join_url, open_store, safe_url, split_url
+from headrace.data.storage import Store, join_url, open_store, parent_url, safe_url, split_url
 
 _IMAGE_COLUMNS = ("url", "image", "image_url", "path", "file", "file_name")
 _MASK_COLUMNS = ("mask", "mask_url", "mask_path")
@@ -60,7 +60,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     cells = parse_table(data, name, safe_url(url), _IMAGE_COLUMNS)
     # The same paths in another folder are other files.
     digest = hashlib.sha256(f"{store.url}\0".encode() + data)
-    return _samples(cells, folder, digest.hexdigest(), known_classes)
+    return _samples(cells, parent_url(url), digest.hexdigest(), known_classes)
 
 
 def list_tables(
@@ -259,11 +259,9 @@ def _labels(
         named = columns.cells.class_names.get(columns.label)
         if named:
             return _numbered_as(named, numbers, known, columns)
-        if not _are_names(np.unique(numbers).tolist(), known, columns):
-            limit = len(known) or 2**31
-            wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
-            columns.refuse_rows(wrong, columns.label, f"is an unknown class (not 0 to {limit - 1})")
-            return numbers.astype(np.int32), tuple(known)
+        labels = _class_numbers(numbers, known, columns)
+        if labels is not None:
+            return labels, tuple(known)
     if not pa.types.is_string(kind):
         columns.refuse_rows(
             np.flatnonzero(columns.cells.unread(columns.label)), columns.label, "is empty"
@@ -279,9 +277,36 @@ def _labels(
     names = columns.strings(columns.label)
     encoded = names.dictionary_encode()
     occurring = texts(cast("pa.LargeStringArray", encoded.dictionary))
+    if all(map(_is_class_number, occurring)):
+        numbers = np.array(list(map(int, occurring)), dtype=np.int64)[encoded.indices.to_numpy()]
+        labels = _class_numbers(numbers, known, columns)
+        if labels is not None:
+            return labels, tuple(known)
     classes, number_of = number_classes(occurring, known, columns.where)
     order = np.array([number_of[name] for name in occurring], dtype=np.int32)
     return order[encoded.indices.to_numpy()], classes
+
+
+def _is_class_number(text: str) -> bool:
+    """Return whether a text is a whole number of 32 bits without leading zeros."""
+    return _WHOLE_NUMBER.fullmatch(text) is not None and int(text) < _CLASS_NUMBERS
+
+
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_CLASS_NUMBERS = 2**31
+
+
+def _class_numbers(
+    numbers: NDArray[Any], known: Sequence[str], columns: _Columns
+) -> NDArray[np.int32] | None:
+    """Return the labels that are numbers; None: they are names of known classes, such as years."""
+    assert columns.label is not None
+    if _are_names(np.unique(numbers).tolist(), known, columns):
+        return None
+    limit = len(known) or _CLASS_NUMBERS
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
+    columns.refuse_rows(wrong, columns.label, f"is an unknown class (not 0 to {limit - 1})")
+    return numbers.astype(np.int32)
 
 
 def _numbered_as(

@@ -105,8 +105,9 @@ class Connections:
             authorization = "Basic " + base64.b64encode(user).decode()
             headers = {"Authorization": authorization}
             options["client_options"] = {**client, "default_headers": headers}
-        # The path is left out: it is part of each key. The query stays: it may be a signature.
-        plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
+        # The path is left out where it is part of each key. The query stays: it may be a signature.
+        host, path = server.netloc.rpartition("@")[2], location.written_path
+        plain = server._replace(netloc=host, path=path, fragment="")
         return HTTPStore(urlunsplit(plain), **options)
 
 
