@@ -272,7 +272,7 @@ class StepTotals:
             ranks, *sums = connection.execute(_SUMS, which).fetchone()
             self._add_sums(map(int, ranks.split(",")) if ranks else (), *sums)
         read.last = until
-        return until < rows
+        return bool(until < rows)
 
     def _add_part(self, path: Path, name: str, read: _ReadRows) -> None:
         """Add the rows of a table's next part that were not read while the store had them."""

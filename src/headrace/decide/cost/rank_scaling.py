@@ -125,7 +125,7 @@ class ScalingRequest:
         ranks: The most.
         hosts: For that many ranks; None: with as many ranks on each as in the run.
         workers: Of each rank's loader; None: as in the run.
-        auxiliary_cores: For each rank.
+        auxiliary_cores: For each rank; whole workers are simulated there.
         storage_bytes_per_s: That storage gives at most; None: any.
     """
 

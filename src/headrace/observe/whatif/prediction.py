@@ -23,7 +23,7 @@ shared by the ranks, and moments at which all want a core. The interval's lower 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,6 +118,8 @@ _WAIT_ROUNDS, _LEAST_WAIT = 2, 0.01
 _MAX_BATCHES = 640
 _MAX_AUXILIARY = 128
 """Workers for each rank; more are not simulated, as they would keep up with any device."""
+_NO_CORES = 1e-6
+"""So few that no batch is made on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +318,30 @@ def with_auxiliary(
     nothing while the network keeps up. A core there is assumed to be between two `speeds` of one
     here: 0.8 to 1.25 by default, or, if some hosts were measured, as fast as theirs within a tenth.
     Their geometric mean counts as likely as both: near the device's limit more speed gives less
-    than as much less takes.
+    than as much less takes. Workers make whole batches: between two numbers of them, as where ranks
+    share a core, it gives that part of what the next one would.
     """
+    each = max(simulator.costs.busy_cores, 1.0)
+    workers, part = divmod(cores / each, 1.0)
+    if workers and not part:
+        return _with_auxiliary_workers(simulator, cores, speeds)
+    fewer = _with_auxiliary_workers(simulator, workers * each or _NO_CORES, speeds)
+    more = _with_auxiliary_workers(simulator, (workers + 1) * each, speeds)
+
+    def between(of: Callable[[Prediction], float]) -> float:
+        return (1.0 - part) * of(fewer) + part * of(more)
+
+    return Prediction(
+        speedup=between(lambda found: found.speedup),
+        low=between(lambda found: found.low),
+        high=between(lambda found: found.high),
+        wait_share=between(lambda found: found.wait_share),
+    )
+
+
+def _with_auxiliary_workers(
+    simulator: Simulator, cores: float, speeds: tuple[float, float] | None
+) -> Prediction:
     is_used, measured = simulator.measured.pipeline.auxiliary > 0, simulator.costs.auxiliary_factor
     if speeds is None or is_used:
         speeds = _MEASURED_AUXILIARY_SPEED if is_used else _AUXILIARY_SPEED
@@ -352,7 +376,7 @@ def _changed_pipeline(
         prefetch_factor = now.prefetch_factor if now.workers else 2
     auxiliary = now.auxiliary
     if change.auxiliary_cores > 0:
-        auxiliary = max(int(_auxiliary_share(costs, change)), 1)
+        auxiliary = max(int(_auxiliary_workers(costs, change)), 1)
         workers = max(workers, 1)
     cores, worker_cores = now.cores, now.worker_cores
     if change.cores is not None:
@@ -370,21 +394,19 @@ def _changed_pipeline(
     )
 
 
-def _auxiliary_share(costs: BatchCosts, change: PipelineChange) -> float:
-    """Return how many workers' work a rank's share of auxiliary cores does, also less than one's.
+def _auxiliary_workers(costs: BatchCosts, change: PipelineChange) -> float:
+    """Return the workers on a rank's auxiliary cores; less than one is one that is so much slower.
 
-    That is one worker for each core, or for as many cores as its threads keep busy.
+    That is one for each core, or for as many cores as its threads keep busy.
     """
-    return min(
-        change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0), _MAX_AUXILIARY
-    )
+    count = change.auxiliary_cores / max(change.threads or costs.busy_cores, 1.0)
+    return min(count, _MAX_AUXILIARY)
 
 
 def _changed_costs(costs: BatchCosts, change: PipelineChange) -> BatchCosts:
     auxiliary_factor = costs.auxiliary_factor
     if change.auxiliary_cores > 0:
-        share = _auxiliary_share(costs, change)
-        auxiliary_factor = change.auxiliary_factor * max(int(share), 1) / share
+        auxiliary_factor = change.auxiliary_factor / min(_auxiliary_workers(costs, change), 1.0)
     costs = _with_threads(_with_cpu(costs, change.cpu_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = costs.service_ns - costs.service_cpu_ns
