@@ -379,8 +379,9 @@ class DeviceTransfer:
 
     def _moved_itself(self, part: Any, current: torch.cuda.Stream) -> Any:
         """Move an object by its own method, on the step's stream: its tensors are not known."""
+        kind: type = type(part)
         with torch.cuda.stream(current):
-            return _or_itself(part.to(self._device, **(_to_options(type(part)) or {})), part)
+            return _or_itself(part.to(self._device, **(_to_options(kind) or {})), part)
 
 
 @dataclass(slots=True)
