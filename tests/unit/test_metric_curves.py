@@ -162,7 +162,8 @@ def metrics_of_page(run: Path) -> tuple[list[str], str]:
     """Return the names of the curves on a run's page, in their order, and the section's text."""
     tables = RunTables()
     data = PageData(
-        name="run", path=run, attempt=1, attempts=(), outcome="succeeded", outcomes=(), tables=tables,
+        name="run", path=run, attempt=1, attempts=(), outcome="succeeded", outcomes=(),
+        tables=tables,
         diagnosis=diagnose(tables), cost=None, read_s=0.0,
     )  # fmt: skip
     sections = [found for make in SECTIONS if (found := make(data)) is not None]

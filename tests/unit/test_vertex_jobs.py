@@ -45,6 +45,11 @@ def test_a_containers_command_runs_here(command: str, asked: dict[str, Any]) -> 
     assert ("module" in found, "no_python" in found) == ("module" in asked, "no_python" in asked)
 
 
+def test_an_interpreter_may_stand_in_the_arguments_of_an_image_that_runs_nothing_by_itself() -> None:
+    found = pools_request([pool(args=["python", "train.py", "--lr", "1"])], "")
+    assert (found["entry_point"], found["args"]) == ("train.py", ["--lr", "1"])
+
+
 def test_pools_that_train_are_one_group_and_reduction_servers_none() -> None:
     worker = pool("python", "train.py", args=["--epochs", "3"], env=[{"name": "A", "value": "1"}])
     reducer = {

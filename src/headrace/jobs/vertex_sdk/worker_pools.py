@@ -182,8 +182,9 @@ def _code(pool: Mapping[str, Any], where: str) -> Code:
         where = f"{where}.container_spec"
         spec = _mapping(container, _CONTAINER_KEYS, where)
         command, more = _words(spec, "command", where), _words(spec, "args", where)
-        # Without a command the words are arguments of what the image runs.
-        code = _command_code([*command, *more] if command else [], spec, where)
+        # Without a command the words are arguments of what the image runs, if it runs anything.
+        is_whole = bool(command) or (bool(more) and _PYTHON.fullmatch(str(more[0])) is not None)
+        code = _command_code([*command, *more] if is_whole else [], spec, where)
         args, image = list(code.args), spec.get("image_uri")
     return Code(
         entry_point=code.entry_point, kind=code.kind, folder=code.folder, args=tuple(args),
