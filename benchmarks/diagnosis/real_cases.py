@@ -216,7 +216,7 @@ REAL = (
         rule="data-wait",
         within=("CartPole",),
         at=("next_state, reward, done = env.step(action)",),
-        removals={"loader": ("--substeps", "1"), "faster-code": ("--substeps", "1500")},
+        removals={"move-code": ("--substeps", "1")},
     ),
     _case(
         name="extract_features",

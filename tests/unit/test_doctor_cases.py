@@ -319,12 +319,15 @@ CASES = {
         run=Run(
             loader=False,
             rank_stacks=[
-                (stack(LOOP, f"{SCRIPT}:21:make_batch"), "forward", 0.6, 1.0),
-                (MODEL, "forward", 0.4, 1.0),
+                (stack(LOOP, f"{SCRIPT}:21:make_batch"), "forward", 0.3, 1.0),
+                (stack(LOOP, f"{SCRIPT}:22:make_batch", f"{SCRIPT}:9:mix"), "forward", 0.2, 1.0),
+                (MODEL, "forward", 0.5, 1.0),
             ],
         ),
         worst="data-wait",
         cause={"line": 21},
+        remedies={"loader", "move-code"},
+        speedup=("move-code", pytest.approx(2.0, rel=0.02)),  # with what it calls
         starts="The script makes its data itself: make_batch",
     ),
     "a script without a loader that waits": Case(

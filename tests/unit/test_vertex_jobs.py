@@ -45,7 +45,7 @@ def test_a_containers_command_runs_here(command: str, asked: dict[str, Any]) -> 
     assert ("module" in found, "no_python" in found) == ("module" in asked, "no_python" in asked)
 
 
-def test_an_interpreter_may_stand_in_the_arguments_of_an_image_that_runs_nothing_by_itself() -> None:
+def test_an_interpreter_may_stand_in_the_arguments_of_a_container() -> None:
     found = pools_request([pool(args=["python", "train.py", "--lr", "1"])], "")
     assert (found["entry_point"], found["args"]) == ("train.py", ["--lr", "1"])
 

@@ -301,7 +301,7 @@ _BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(DATA_RULES, "data"),
 }
 _EASY = (
-    *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers"),
+    *("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers", "loader"),
     *("equal-shares", "all-cores", "one-iterator", "fewer-batches", "own-samples"),
 )
 """Remedies that the sentence prefers: they need little or no code."""

@@ -5,6 +5,8 @@ The handoff of a ready batch is a fixed cost of each batch, however early it was
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from headrace.observe.doctor.core_contention import core_wait_title, waits_for_cores
@@ -338,6 +340,8 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
     cause = place.cause()
     does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
     title, remedies = f"the script {does}", first_loader_remedies(evidence, share, place.cpu_share)
+    if place.cpu_share >= _COMPUTES:
+        remedies += _without_code_remedies(evidence, cause, making, total)
     if evidence.unfollowed is not None:
         title, remedies = "the script waits, for its loader or in code of its own", ()
     return evidence.finding(
@@ -347,6 +351,27 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=remedies,
     )
+
+
+_SAMPLED = 0.05
+"""How far the time of code is off, as it is sampled."""
+
+
+def _without_code_remedies(
+    evidence: Evidence, cause: Cause, making: Sequence[StackSample], total_ns: float
+) -> tuple[Remedy, ...]:
+    """Return what it would give if a function, with all that it calls, took no time in steps."""
+    function = (cause.file, cause.function.partition(" > ")[0])
+    inside = [each for each in making if any(f.function_id == function for f in each.frames)]
+    share = sum(sample.wall_ns for sample in inside) / max(total_ns, 1.0)
+    least, most = (min(share * factor, 0.99) for factor in (1.0 - _SAMPLED, 1.0 + _SAMPLED))
+    wall = evidence.steps.wall_ns
+    prediction = predict_without(evidence, wall * least, wall * most)
+    if prediction.speedup < WORTH_IT:
+        return ()
+    how = f"Do it once before training, or look for a cheaper way to do the same ({cause.place})."
+    change = f"no {cause.name or cause.place} in the training loop"
+    return (predicted_remedy("move-code", change, prediction, how),)
 
 
 def _is_making_data(sample: StackSample) -> bool:
