@@ -54,14 +54,18 @@ BEGUN_FIRST = (
 # half of all the time: `make test` leaves them out, to stay within its budget; `make test-all` and
 # CI run them. What they put together has shorter tests of its own.
 LONG = frozenset({
+    "test_advice.py",
     "test_channels.py",
     "test_cluster_join.py",
     "test_cluster_offload.py",
     "test_cluster_requirements.py",
     "test_cluster_run.py",
+    "test_doctor_ranks.py",
+    "test_estimator.py",
     "test_estimator_cases.py",
     "test_examples.py",
     "test_experiments.py",
+    "test_installing.py",
     "test_live_attempts.py",
     "test_live_conditions.py",
     "test_live_hosts.py",
@@ -75,6 +79,7 @@ LONG = frozenset({
     "test_outer_jobs.py",
     "test_pages_of_mlflow_and_tensorboard.py",
     "test_piped_channels.py",
+    "test_probe_live.py",
     "test_probe_scripts.py",
     "test_ray_dataset.py",
     "test_ray_train_hosts.py",
