@@ -93,7 +93,3 @@ def _asking_frames(sample: StackSample, training: set[Function]) -> Iterator[Sta
     trains = [at for at in range(begin) if sample.frames[at].function_id in training]
     if trains:  # else nothing tells the function that evaluates from the script's main one
         yield from sample.frames[trains[-1] + 1 : begin]
-
-
-def _key(frame: StackFrame) -> Function:
-    return frame.file, frame.function
