@@ -297,17 +297,29 @@ SAVED = f"{TORCH}/serialization.py:900:save"
 
 
 def evaluated(
-    *, before: tuple[float, str] | None = None, after: tuple[float, str], asks: tuple[str, ...]
+    *,
+    before: tuple[float, str] | None = None,
+    after: tuple[float, str],
+    asks: tuple[str, ...],
+    is_quick: bool = False,
 ) -> Script:
-    """Play epochs with an evaluation, and what comes right before and after it: ms and a stack."""
+    """Play epochs with an evaluation, and what comes right before and after it: ms and a stack.
+
+    Where the loader and backward are quick, no sample sees them, only the model.
+    """
     script = Script(workers=(0, 0))
+    trains = (CALLED, "forward") if is_quick else (f"{TORCH}/_tensor.py:1:b", "backward")
     for _ in range(6):
         began = script.now
-        script.iterates().train(25).seen(stack(LOOP, f"{TORCH}/_tensor.py:1:b"), "backward", began)
+        script.iterates().train(25).seen(stack(LOOP, trains[0]), trains[1], began)
         if before:
             script.between(*before)
         began = script.now
-        script.evaluate(20).seen(stack(LOOP, *asks, NEXT), "data_wait", began, began + 20 * MS)
+        script.evaluate(20)
+        if is_quick:
+            script.seen(stack(LOOP, *asks, CALLED), "forward", began)
+        else:
+            script.seen(stack(LOOP, *asks, NEXT), "data_wait", began, began + 20 * MS)
         script.between(*after)
     return script
 
@@ -329,10 +341,11 @@ def evaluated(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("ms", [400, 4000])
+@pytest.mark.parametrize("is_quick", [False, True])
 def test_the_end_of_an_evaluation_is_evaluation_and_saving_after_it_is_not(
-    ms: int, asks: tuple[str, ...], ending: tuple[str, ...], is_evaluation: bool
+    ms: int, is_quick: bool, asks: tuple[str, ...], ending: tuple[str, ...], is_evaluation: bool
 ):
-    script = evaluated(after=(ms, stack(LOOP, *ending)), asks=asks)
+    script = evaluated(after=(ms, stack(LOOP, *ending)), asks=asks, is_quick=is_quick)
     own_s, ends_s = 6 * 20 * 16e-3, 6 * ms / 1000
     wall = account(script)
     assert wall.seconds("evaluation") == pytest.approx(own_s + (ends_s if is_evaluation else 0))

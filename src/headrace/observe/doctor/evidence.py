@@ -432,7 +432,7 @@ def gather_evidence(tables: Tables) -> Evidence:
     return Evidence(
         steps=steps,
         all_steps=all_steps,
-        other_time=gather_other_time(tables, steps, since_s, folders),
+        other_time=gather_other_time(tables, steps, rank_samples, since_s, folders),
         loader=loader,
         joint=joint,
         unfollowed=_unfollowed(tables, rank_samples) if loader is None else None,

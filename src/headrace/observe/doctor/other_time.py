@@ -37,13 +37,18 @@ class OtherTime:
 
 
 def gather_other_time(
-    tables: Tables, steps: TrainSteps, since_s: float | None, folders: CodeFolders
+    tables: Tables,
+    steps: TrainSteps,
+    in_steps: tuple[StackSample, ...],
+    since_s: float | None,
+    folders: CodeFolders,
 ) -> OtherTime:
     """Return what is known of a run's time outside of its steps.
 
     Args:
         tables: Of the run.
         steps: Its steps.
+        in_steps: Stack samples of its ranks, with the part of their time that is in steps.
         since_s: When recording began, in seconds on the clock of source files' times.
         folders: Those of its code.
     """
@@ -73,10 +78,8 @@ def gather_other_time(
             open_pids = [int(starts["pid"][_begins(starts).argmax()])]  # a script without steps
         is_open = np.isin(starts["pid"], open_pids) & (starts["samples"] > 0)
         samples += read_stack_samples(starts, is_open, since_s, folders)
-        trains = np.isin(stacks["phase"], ("backward", "optimizer")) & (stacks["worker"] < 0)
-        training = read_stack_samples(stacks, trains, since_s, folders)
         wall = with_evaluation_between(with_imports_as_start(wall, samples), samples)
-        wall = with_evaluation_ends(wall, samples, training)
+        wall = with_evaluation_ends(wall, samples, in_steps)
     return OtherTime(
         wall=wall,
         evaluation_loader=loaders.get(number),

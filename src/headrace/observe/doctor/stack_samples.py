@@ -465,6 +465,11 @@ _CALLS_MODULE = re.compile(
 )
 
 
+def is_module_call(frame: StackFrame) -> bool:
+    """Return whether a frame calls a module of torch's, such as a model."""
+    return _matches(_CALLS_MODULE, frame.module_file, frame.function)
+
+
 def calls_module(sample: StackSample) -> bool:
     """Return whether a sample is in a call of a module of torch's, such as a model."""
     return sample.passes(_CALLS_MODULE)

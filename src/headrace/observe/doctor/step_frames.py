@@ -16,6 +16,8 @@ from headrace.observe.doctor.samples_in_rows import is_of_rows, sampled_times
 from headrace.observe.doctor.stack_frames import StackFrame
 from headrace.observe.doctor.stack_samples import StackSample
 
+TRAINING_PHASES = ("forward", "backward", "optimizer")
+"""The phases in which a step's own code runs, beside making its data."""
 _FITS = 0.85
 """The share of a call's time for which there must be room: its time is sampled."""
 _PASSES = 3

@@ -33,7 +33,7 @@ from headrace.observe.doctor.stack_samples import (
     runs_model,
     source_line,
 )
-from headrace.observe.doctor.step_frames import frames_in_steps
+from headrace.observe.doctor.step_frames import TRAINING_PHASES, frames_in_steps
 from headrace.observe.doctor.training_loader import TrainingLoader
 from headrace.observe.whatif.prediction import Prediction, interval_width
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches
@@ -269,7 +269,6 @@ def _own_work(samples: Sequence[StackSample]) -> Sequence[StackSample]:
     return own if sum(sample.wall_ns for sample in own) >= _LEAST_OWN * all_ns else samples
 
 
-_TRAINING_PHASES = ("forward", "backward", "optimizer")
 _MOSTLY = 0.8
 
 
@@ -287,7 +286,7 @@ def _runs_training(evidence: Evidence, cause: Cause) -> bool:
     """Return whether the function of a cause also holds the training loop, as `main` may."""
     return any(
         (frame.file, frame.function) == (cause.file, cause.function.partition(" > ")[0])
-        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
+        for sample in evidence.rank_samples_in(TRAINING_PHASES)
         for frame in sample.frames
     )
 
@@ -297,7 +296,7 @@ def _special_lines(evidence: Evidence, samples: Iterable[StackSample]) -> list[S
 
     What has no other lines is left out: seconds hold steps, too.
     """
-    in_steps = frames_in_steps(evidence.rank_samples, _TRAINING_PHASES)
+    in_steps = frames_in_steps(evidence.rank_samples, TRAINING_PHASES)
     cut = [cut_to_special_line(sample, in_steps) for sample in samples]
     return [sample for sample in cut if sample.own_frame not in in_steps] or cut
 
@@ -432,7 +431,7 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     share = float(spent.sum() / max(steps.wall_ns.sum(), 1.0)) * evidence.steps_share
     model = [
         sample
-        for sample in evidence.rank_samples_in(_TRAINING_PHASES)
+        for sample in evidence.rank_samples_in(TRAINING_PHASES)
         if runs_model(sample) and hook_part(sample) is None
     ]
     usual = {frame for sample in model for frame in sample.frames}
@@ -481,7 +480,7 @@ def _outside_in_phase(
     spent = evidence.steps.phase_ns(phase)
     usual = np.minimum(spent, 2.0 * float(np.median(spent)))
     inside = evidence.rank_samples_in((phase,))
-    all_phases = ("data_wait", *_TRAINING_PHASES, "other")
+    all_phases = ("data_wait", *TRAINING_PHASES, "other")
     wrappers = batch_wrappers(evidence.rank_samples_in(all_phases))
     outside = [
         sample
