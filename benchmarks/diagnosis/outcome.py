@@ -39,6 +39,7 @@ class Outcome:
             measured.
         recorded_rate: What the script printed of its speed as it was recorded; None: nothing.
         own_rate: The same of the runs that were measured, without Headrace.
+        folder: The name of the run's folder.
     """
 
     case: Case
@@ -47,6 +48,7 @@ class Outcome:
     measured: float | None = None
     recorded_rate: float | None = None
     own_rate: float | None = None
+    folder: str = ""
 
     @property
     def drift(self) -> float | None:

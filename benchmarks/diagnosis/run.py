@@ -5,6 +5,8 @@
     python benchmarks/diagnosis/run.py --suite real
     python benchmarks/diagnosis/run.py --suite real --truth
     python benchmarks/diagnosis/run.py --suite real --verdicts
+    python benchmarks/diagnosis/run.py --suite real --keep FOLDER
+    python benchmarks/diagnosis/run.py --suite real --again FOLDER
 
 Each script runs through `headrace run`, which knows nothing of what is planted, and then
 `headrace doctor --json` is asked. Right is: the planted bottleneck's rule is ranked first, with
@@ -12,7 +14,9 @@ the line or function at fault where there is one; and no finding is the headline
 script. Where a case says how its bottleneck is removed, the script's own rate is measured with and
 without it, and compared with the prediction. Writes docs/diagnosis.md, unless only some scripts
 are run. `--truth` measures these rates alone and asks the doctor nothing; `--verdicts` asks the
-doctor alone, prints what it says and writes nothing.
+doctor alone, prints what it says and writes nothing. `--keep` leaves the runs in a folder with the
+rates that were measured, and `--again` asks the doctor about these once more, as after a change of
+its rules: it runs no script but those whose promise is another one now, and writes nothing.
 
 The scripts in `real` are in the styles that people publish, and some need libraries that Headrace
 is not developed with; where one is missing its scripts are not run, and listed as such. An
@@ -44,6 +48,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from cases import CASES, Case  # noqa: E402 - they stand beside this script
 from first_scores import add_first_score, read_first_scores  # noqa: E402 - as above
+from kept_runs import KeptRun, keep_run, read_kept_runs  # noqa: E402 - as above
 from outcome import Outcome  # noqa: E402 - as above
 from real_cases import REAL  # noqa: E402 - as above
 from real_data import make_data  # noqa: E402 - as above
@@ -63,6 +68,7 @@ from report import ROOT, Row, write_section  # noqa: E402 - as above
 
 PAGE = ROOT / "docs" / "diagnosis.md"
 DATA = ROOT / "bench-data" / "diagnosis"
+HEADRACE = (sys.executable, "-m", "headrace.cli.main")
 STOLEN: list[float] = []
 """What the host withheld from each run that counts, as a share of the CPU time it wanted."""
 RIGHT = """
@@ -149,11 +155,8 @@ def main() -> None:
     for number in range(options.rounds):
         for case in chosen:
             began = time.perf_counter()
-            if options.verdicts:
-                outcome = diagnosed(case, options.keep, str(number), data)
-            else:
-                outcome = measured(case, options.keep, number, data)
-            if suite.predictions and not options.verdicts:
+            outcome = judged(case, number, data, options)
+            if suite.predictions and not (options.verdicts or options.again):
                 add_first_score(case.name, outcome.score())
             outcomes.append(outcome)
             print(outcome.row(), flush=True)
@@ -162,8 +165,19 @@ def main() -> None:
             print(f"    {time.perf_counter() - began:.0f} s. {outcome.sentence}", flush=True)
     right = sum(outcome.right for outcome in outcomes)
     print(f"{right} of {len(outcomes)} right")
-    if not (options.only or options.verdicts):
+    if options.again:
+        print_summary(outcomes, options.rounds)
+    elif not (options.only or options.verdicts):
         publish(options.suite, outcomes, left_out, options.rounds)
+
+
+def judged(case: Case, number: int, data: Path | None, options: argparse.Namespace) -> Outcome:
+    """Return what the doctor says of a script in a round, in the way that was chosen."""
+    if options.again:
+        return diagnosed_again(case, options.again, number, data)
+    if options.verdicts:
+        return diagnosed(case, options.keep, str(number), data)
+    return measured(case, options.keep, number, data)
 
 
 def parsed_options() -> argparse.Namespace:
@@ -175,6 +189,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--again", type=Path, help="diagnose the runs that were kept there again")
     parser.add_argument("--data", type=Path, default=DATA, help="what the scripts in real read")
     parser.add_argument(
         "--truth", action="store_true", help="measure what removing the bottleneck gives, alone"
@@ -224,7 +239,50 @@ def measured(case: Case, keep: Path | None, number: int, data: Path | None) -> O
         if (tries[-1].drift or 0.0) <= MOST_DRIFT:
             break
         print(f"    {case.name}: its own rate changed by {tries[-1].drift:.0%}", flush=True)
-    return min(tries, key=lambda each: each.drift or 0.0)
+    counted = min(tries, key=lambda each: each.drift or 0.0)
+    if keep is not None:
+        keep_run(keep, f"{case.name}-{number}", kept(counted))
+    return counted
+
+
+def kept(outcome: Outcome) -> KeptRun:
+    """Return what is noted of an outcome's run."""
+    slow, promise = outcome.own_rate, outcome.promise
+    return KeptRun(
+        folder=outcome.folder,
+        recorded_rate=outcome.recorded_rate,
+        removal=() if promise is None else promise.removal,
+        slow=slow,
+        fast=None if slow is None or outcome.measured is None else slow * outcome.measured,
+    )
+
+
+def diagnosed_again(case: Case, folder: Path, number: int, data: Path | None) -> Outcome:
+    """Return what the doctor says now of a run that was kept, with the rates measured then.
+
+    Raises:
+        SystemExit: None of that script was kept.
+    """
+    run = read_kept_runs(folder).get(f"{case.name}-{number}")
+    if run is None:
+        sys.exit(f"No run of {case.name} was kept in {folder}.")
+    diagnosis = diagnosis_of(case, folder / run.folder)
+    outcome = outcome_of(case, diagnosis, run.recorded_rate, folder / run.folder)
+    promise = outcome.promise
+    if promise is None or promise.removal != run.removal or run.slow is None or run.fast is None:
+        return with_measurement(outcome, data)
+    return replace(outcome, measured=run.fast / run.slow, own_rate=run.slow)
+
+
+def outcome_of(case: Case, diagnosis: dict[str, Any], rate: float | None, folder: Path) -> Outcome:
+    """Return a diagnosis of a run as an outcome, without a measurement."""
+    return Outcome(
+        case=case,
+        findings=diagnosis["findings"],
+        sentence=diagnosis["verdict"]["sentence"],
+        recorded_rate=rate,
+        folder=folder.name,
+    )
 
 
 def diagnosed(case: Case, keep: Path | None, number: str, data: Path | None) -> Outcome:
@@ -238,27 +296,23 @@ def diagnosed(case: Case, keep: Path | None, number: str, data: Path | None) -> 
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
-        diagnosis, rate = run_undisturbed(
+        return run_undisturbed(
             lambda tried: recorded(case, folder / f"{case.name}-{number}-{tried}", data), STOLEN
         )
-    return Outcome(
-        case=case,
-        findings=diagnosis["findings"],
-        sentence=diagnosis["verdict"]["sentence"],
-        recorded_rate=rate,
-    )
 
 
-def recorded(case: Case, folder: Path, data: Path | None) -> tuple[dict[str, Any], float | None]:
-    """Run a script through `headrace run`.
-
-    Returns what `headrace doctor --json` says of it, and the rate that it printed.
-    """
-    headrace = [sys.executable, "-m", "headrace.cli.main"]
+def recorded(case: Case, folder: Path, data: Path | None) -> Outcome:
+    """Run a script through `headrace run`, and return its diagnosis and the rate it printed."""
     run = ["run", "--run-dir", str(folder), *case.flags, str(case.script)]
-    done = run_script([*headrace, *run, *case.script_arguments(data)], data)
+    done = run_script([*HEADRACE, *run, *case.script_arguments(data)], data)
+    rate = printed_rate(done.stdout, done.stderr)
+    return outcome_of(case, diagnosis_of(case, folder), rate, folder)
+
+
+def diagnosis_of(case: Case, folder: Path) -> dict[str, Any]:
+    """Return what `headrace doctor --json` says of a run."""
     asked = subprocess.run(
-        [*headrace, "doctor", "--json", str(folder)],
+        [*HEADRACE, "doctor", "--json", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -267,7 +321,7 @@ def recorded(case: Case, folder: Path, data: Path | None) -> tuple[dict[str, Any
     if not asked.stdout:
         sys.exit(f"headrace doctor says nothing of {case.name}:\n{asked.stderr[-4000:]}")
     diagnosis: dict[str, Any] = json.loads(asked.stdout)
-    return diagnosis, printed_rate(done.stdout, done.stderr)
+    return diagnosis
 
 
 def with_measurement(outcome: Outcome, data: Path | None) -> Outcome:
@@ -317,6 +371,12 @@ def publish(
     chosen = "" if name == "scripts" else f" --suite {name}"
     command = f"python benchmarks/diagnosis/run.py{chosen} --rounds {rounds}"
     write_section(suite.title, command, table, rows, page=PAGE)
+
+
+def print_summary(outcomes: list[Outcome], rounds: int) -> None:
+    """Print how often the doctor was right, and how far its predictions were off."""
+    rows = [*right_rows(outcomes, rounds), *prediction_rows(outcomes)]
+    print("\n".join(row.line() for row in rows if row.values))
 
 
 def wrong_verdicts(outcomes: list[Outcome]) -> list[str]:

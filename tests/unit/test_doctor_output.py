@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,48 @@ def test_outliers_at_no_known_place_are_reported_without_one():
     run = saving(every=50, batches=1202)
     run.rank_stacks = []
     assert "(every 50 steps)" in sentence(run)
+
+
+@pytest.mark.parametrize(
+    ("slow", "is_of_one_time"),
+    [
+        (range(10, 70), True),  # the host's cores were slower
+        ([*range(10, 60), 90, 170, 180], True),  # and a few of the others as well
+        (sorted({17 + 13 * number % 180 for number in range(0, 180, 6)}), False),
+        (range(10, 17), False),  # few
+    ],
+    ids=["together", "mostly together", "everywhere", "few"],
+)
+def test_steps_that_are_slow_for_a_time_and_run_the_same_code_are_nothing_to_mend(
+    slow: Sequence[int], is_of_one_time: bool
+):
+    tables = play(Run(workers=2, service_ms=8, busy_cores=1, batches=202))
+    steps = sorted(tables.rows["steps"], key=lambda row: row["start_ns"])
+    for number, row in enumerate(steps):
+        late = sum(each < number for each in slow) * 30 * MS
+        row["start_ns"] += late
+        if number in slow:
+            row["backward_ns"] += 30 * MS
+            row["wall_ns"] += 30 * MS
+    diagnosis = diagnose(tables)
+    finding = next(each for each in diagnosis.findings if each.rule == "step-outliers")
+    assert ("ran slower" in finding.title) == is_of_one_time
+    assert (finding.severity == "info") == is_of_one_time
+    assert bool(finding.remedies) != is_of_one_time
+    if is_of_one_time:
+        assert "(from step 1" in finding.title
+
+
+def test_steps_that_are_slow_for_a_time_with_a_line_of_their_own_name_it():
+    run = Run(workers=2, service_ms=8, busy_cores=1, batches=202)
+    run.rank_stacks = [(stack(LOOP, f"{SCRIPT}:80:mixed_resolution"), "backward", 0.6, 0.5)]
+    tables = play(run)
+    for row in tables.rows["steps"][10:70]:
+        row["backward_ns"] += 30 * MS
+        row["wall_ns"] += 30 * MS
+    finding = next(each for each in diagnose(tables).findings if each.rule == "step-outliers")
+    assert "ran slower" not in finding.title
+    assert finding.severity != "info"
 
 
 def test_code_that_slows_workers_down_is_reported_as_without():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence, rule
-from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.findings import Cause, Finding, Remedy, Severity
 from headrace.observe.doctor.remedies import predict_without, predicted_remedy
 from headrace.observe.doctor.slow_steps import are_others_at_fault, cause_of_slow_steps
 from headrace.observe.doctor.stack_samples import (
@@ -114,6 +114,9 @@ _LESS_BEFORE_TRAINING = Remedy(
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
 """Phases in which a rank waits for another one."""
+_FEWEST_TOGETHER, _FEW_APART, _MOST_OF_THEM = 10, 0.1, 0.5
+"""Outliers are of one time if they are so many, but for some of them at either end, and if so much
+of the steps between them are outliers."""
 _FEWEST_IN_RHYTHM = 3
 _EXACT_BELOW = 10
 """A period shorter than this must hold exactly; a longer one may be off by a step."""
@@ -128,7 +131,9 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     because an iteration begins in it does not count. Fires with at least two of them that cost at
     least 5 % of all step time. Where others fill the host's cores, they cause irregular outliers
     in the model's own phases, which are not reported. Where they do so at times, and no line runs
-    in these steps alone, they are named.
+    in these steps alone, they are named. Where most outliers follow each other in the model's own
+    phases, the same code ran slower for a time, on other cores or at a lower clock: without an
+    accelerator that is information alone.
 
     Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
     phase, the period and the line are those of the rank that spent most of such steps itself,
@@ -158,20 +163,19 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
     cause = _outlier_cause(evidence, at_fault, phase)
-    others = cause is None and phase in _MODEL_PHASES and _others_slow(evidence, at_fault, phase)
-    when = f"every {every} steps" if every else "at irregular steps"
-    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    is_unexplained = cause is None and phase in _MODEL_PHASES
+    others = is_unexplained and _others_slow(evidence, at_fault, phase)
+    stretch = _stretch(steps, at_fault) if is_unexplained and every is None and not others else None
     times = float(wall[outliers].mean() / max(median, 1.0))
     gain, how = predict_without(evidence, excess), "Do it less often, or in the background."
     remedy = predicted_remedy("outliers", "no such steps", gain, how)
     if others:
-        when, where = "while other processes take its cores", ""
         how = "Other jobs of the host take the cores at times: move those, or this one."
         remedy = predicted_remedy("own-cores", "cores of its own", gain, how)
     lost = share * evidence.steps.total_seconds
     return evidence.finding(
         f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
-        f"the others ({when}{where})",
+        f"the others ({_when(every, cause, stretch, others=others)})",
         lost,
         {
             "outliers": int(outliers.sum()),
@@ -182,9 +186,47 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
             "every_steps": every,
         },
         cause=cause,
-        remedies=(remedy,),
-        severity="warning" if others else evidence.severity(lost),
+        remedies=() if stretch is not None else (remedy,),
+        severity=_outlier_severity(evidence, lost, stretch, others=others),
     )
+
+
+def _when(
+    every: int | None, cause: Cause | None, stretch: tuple[int, int] | None, *, others: bool
+) -> str:
+    """Return when slow steps come, and what runs in them."""
+    if others:
+        return "while other processes take its cores"
+    if stretch is not None:
+        first, last = stretch
+        return f"from step {first:,} to {last:,}, in which the same code ran slower"
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
+    return (f"every {every} steps" if every else "at irregular steps") + where
+
+
+def _outlier_severity(
+    evidence: Evidence, lost: float, stretch: tuple[int, int] | None, *, others: bool
+) -> Severity | None:
+    """Return a finding's severity: a host's cores are slower for a time, and no script mends it."""
+    if stretch is not None and evidence.steps.device is None:
+        return "info"
+    return "warning" if others else evidence.severity(lost)
+
+
+def _stretch(steps: TrainSteps, outliers: Flags) -> tuple[int, int] | None:
+    """Return the first and last step of a time in which most of one rank's outliers are.
+
+    None if there are few, or if most steps between them are none.
+    """
+    mine = steps.rows["rank"] == steps.rows["rank"][outliers][0]
+    order = np.argsort(steps.rows["step"][mine], kind="stable")
+    numbers, slow = steps.rows["step"][mine][order], outliers[mine][order]
+    places = np.flatnonzero(slow)
+    alone = int(_FEW_APART * len(places))
+    first, last = places[alone], places[-1 - alone]
+    if len(places) < _FEWEST_TOGETHER or slow[first : last + 1].mean() < _MOST_OF_THEM:
+        return None
+    return int(numbers[first]), int(numbers[last])
 
 
 def _without_begins(steps: TrainSteps) -> TrainSteps:
