@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -263,6 +264,28 @@ class _EnoughError(Exception):
 def _end_when_begun(progress: PackProgress) -> None:
     if progress.stage == "packing":
         raise _EnoughError
+
+
+@pytest.mark.parametrize("kind", ["class folders", "images", "pairs"])
+def test_files_with_other_inodes_are_the_same_source(tmp_path, kind):
+    """As a network file system has them after each mount, and a disk that was restored."""
+    files = {
+        "class folders": {f"{name}/{n}.jpg": jpeg(n) for name in ("cat", "dog") for n in range(2)},
+        "images": {f"{n}.jpg": jpeg(n) for n in range(2)},
+        "pairs": {f"{side}/{n}.jpg": jpeg(n) for side in ("images", "masks") for n in range(2)},
+    }[kind]
+    globs = {"image_glob": "images/*.jpg", "mask_glob": "masks/*.jpg"} if kind == "pairs" else {}
+    options = PackOptions(source=SourceOptions(**globs))
+    source = write(tmp_path / "src", files)
+    with pytest.raises(_EnoughError):
+        pack(str(source), str(tmp_path / "dst"), options, progress=_end_when_begun)
+    source.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", source)  # with the times, too
+    assert pack(str(source), str(tmp_path / "dst"), options).manifest.source.num_files == len(files)
+    assert pack(str(source), str(tmp_path / "dst"), options).already
+    os.utime(source / min(files), (1, 1))  # written anew, with as many bytes
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        pack(str(source), str(tmp_path / "dst"), options)
 
 
 @pytest.mark.parametrize("where", ["folder", "bucket"])

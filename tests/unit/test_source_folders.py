@@ -117,6 +117,15 @@ def test_a_folder_that_may_not_be_read_is_bad_and_stays_a_class(folder, name):
     assert [table.classes[label] for label in table.labels.tolist()] == ["cat", "dog"]
 
 
+@pytest.mark.parametrize("name", ["bee", "cat/more.v1"])
+def test_a_folder_of_a_split_that_may_not_be_read_is_bad_too(folder, name):
+    source = class_folders(folder / "train", each=1)
+    write(source, {f"{name}/1.jpg": jpeg()})
+    with without_permission(source / name):
+        table = list_source(str(folder), SourceOptions(split="train"))
+    assert ([bad.file for bad in table.bad], len(table)) == ([name], 2)
+
+
 @pytest.mark.parametrize("name", ["bee", "bee.v2", "bee.txt"])
 def test_a_link_that_leads_nowhere_may_have_led_to_a_folder(tmp_path, name):
     source = class_folders(tmp_path / "src", each=1)

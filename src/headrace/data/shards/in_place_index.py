@@ -89,7 +89,7 @@ def index_tars(
 
     DatasetError names every fault in them; or they are of several splits, or none of the one.
     """
-    listing, tars, split = SourceListing(), [], options.split
+    listing, tars, split = SourceListing(store.url), [], options.split
     for info in list_files(store, lambda _: None, listing.ignored):
         is_lost = info.unreadable and may_hold_images(info)  # such as a folder of tars
         is_data = is_tar(info.path) or is_compressed_tar(info.path) or is_lost
@@ -128,7 +128,7 @@ def index_tars(
         layout="tar",
         classes=options.classes,
         data_url=relative_data_url(store.url, target_url),
-        source=listing.source("tars", store.url),
+        source=listing.source("tars"),
         options={} if split is None else {SPLIT: split},
     )
 

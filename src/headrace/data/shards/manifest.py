@@ -61,7 +61,7 @@ class DatasetSource:
     ignored: tuple[str, ...] = ()  # the first few of them
     num_system: int = 0  # of these the hidden ones and systems' own; see `data_files`
     system: tuple[str, ...] = ()  # the first few of them
-    listing: str = ""  # a hash of paths, sizes and entity tags as listed, or of the table
+    listing: str = ""  # a hash of paths, sizes and versions as listed, or of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def list_class_folders(
     no image, tars in their place, images both in and beside class folders, an unknown class, or two
     files with one key.
     """
-    listing = _Listing()
+    listing = _Listing(store.url)
     hidden = [name for name in known_classes if is_system_name(name)]  # classes all the same
     for info in list_files(store, on_listed, listing.files.ignored, patterns=("", *hidden)):
         listing.add(info)
@@ -93,7 +93,7 @@ def list_class_folders(
         ),
         labels=listing.labels(numbers),
         classes=classes,
-        source=listing.files.source("class folders" if classes else "images", store.url),
+        source=listing.files.source("class folders" if classes else "images"),
         bad=tuple(listing.bad),
     ).sorted_by_stem()
     refuse_shared_stems(table)
@@ -127,14 +127,14 @@ _MOST_INNER = 10_000  # folders that are kept in mind, where there are very many
 class _Listing:
     """The files of the tree, as they are listed."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         self.stems = StringColumn()
         self.paths = StringColumn()
         self.sizes: array[int] = array("q")
         self.templates: dict[str, int] = {}
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order of the listing
-        self.files = SourceListing()
+        self.files = SourceListing(url)
         self.tables: dict[str, int] = {}  # with their sizes in bytes
         self.bad: list[BadFile] = []
         self.masks = MasksAmongImages()
@@ -303,7 +303,7 @@ def list_pairs(
             f"--mask-glob {mask_glob!r} {' '.join(masks.glob.wildcards)}. Both need the same ones: "
             "what they stand for is what an image and its mask share."
         )
-    listing = SourceListing()
+    listing = SourceListing(store.url)
     bad: list[BadFile] = []
     unreadable_folders: list[str] = []
     # Of "*.tif" and "*_mask.tif" the longer one has what both match.
@@ -331,7 +331,7 @@ def list_pairs(
         images=columns[0],
         masks=columns[1],
         mask_names=names_of_masks(*columns),
-        source=listing.source("pairs", store.url),
+        source=listing.source("pairs"),
         bad=tuple(bad),
     )
 
@@ -521,7 +521,7 @@ def list_source(
         try:
             return list_table(url, options.classes)
         except NotFoundError:
-            if next(open_store(url).list(), None) is None:
+            if not _holds_anything(open_store(url)):
                 raise
             # A folder, as Spark names those in which it writes a table.
     store = open_store(url)
@@ -531,12 +531,17 @@ def list_source(
         return list_pairs(store, on_listed, *globs)
     if options.split is not None:
         of_split = open_store(join_url(url, options.split))
-        if next(of_split.list(), None) is None:
+        if not _holds_anything(of_split):
             table = _list_parts(store, on_listed, options.split, options.classes)
             if table is not None:
                 return table
         store = of_split
     return list_class_folders(store, on_listed, options.classes)
+
+
+def _holds_anything(store: Store) -> bool:
+    """Return whether there is a file, or what cannot be read, which counts as bad later."""
+    return any(info.unreadable or not info.is_folder for info in store.list_entries())
 
 
 def _list_parts(
