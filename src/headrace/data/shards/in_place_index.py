@@ -14,7 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, UsageError
+from headrace.core.errors import (
+    BadSampleError,
+    DatasetError,
+    DeniedError,
+    NotFoundError,
+    UsageError,
+)
 from headrace.data.shards.data_files import (
     TarsAndImages,
     is_compressed_tar,
@@ -288,7 +294,8 @@ def _refuse_used(target: Store) -> None:
             target.head(name)
             raise DatasetError(f"{target.url} holds {problem}")
     target.put(_PROBE_NAME, b"")
-    target.delete(_PROBE_NAME)
+    with suppress(DeniedError):  # who may write need not be one who may delete
+        target.delete(_PROBE_NAME)
 
 
 def _tars_are_data(store: Store, url: str, options: SourceOptions) -> bool:
