@@ -109,8 +109,9 @@ class DatasetManifest:
         shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
         head = {"format": FORMAT, "version": VERSION, **entries}
         text = json.dumps(head, indent=1, ensure_ascii=False)
-        data = f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
-        checksum = fields_checksum(json.loads(data))  # as it is read: names may not be UTF-8
+        whole = f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'
+        data = whole.encode("utf-8", "backslashreplace")  # a folder's name may not be UTF-8
+        checksum = fields_checksum(json.loads(data))  # as it is read
         end = f',\n "{CHECKSUM}": "{checksum}"\n}}\n'
         return data.removesuffix(b"\n}\n") + end.encode()
 
