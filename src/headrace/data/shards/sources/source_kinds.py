@@ -47,9 +47,10 @@ from headrace.data.shards.sources.sample_table import (
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
 from headrace.data.shards.sources.tree_roles import (
+    LabelFiles,
     MasksAmongImages,
     is_of_split,
-    refuse_table_of_classes,
+    refuse_labels_elsewhere,
     refuse_wrong_level,
 )
 from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
@@ -138,6 +139,7 @@ class _Listing:
         self.tables: dict[str, int] = {}  # with their sizes in bytes
         self.bad: list[BadFile] = []
         self.masks = MasksAmongImages()
+        self.lists = LabelFiles()
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
@@ -159,6 +161,7 @@ class _Listing:
             return
         if not is_image(path):
             self.files.ignored.add(path, system=False)
+            self.lists.add(info)
             if not (info.size_bytes or info.unreadable or "/" in path):
                 self._empty.append(path)
             return
@@ -224,7 +227,7 @@ class _Listing:
     def refuse_only_class(self, url: str) -> None:
         """Raise DatasetError where the only class folder has folders that may be the classes."""
         if len(self.classes) == 1 and self._inner == {""}:
-            refuse_table_of_classes(self.classes[0], self.tables, url)
+            refuse_labels_elsewhere(self.classes[0], self.tables, self.lists.paths, url)
         if len(self.classes) == 1 and "" not in self._inner and len(self._inner) > 1:
             only, inner = self.classes[0], sorted(self._inner)
             more = ", ..." if len(inner) > 3 else ""
