@@ -21,6 +21,7 @@ from headrace.core.errors import (
     TooManyBadSamplesError,
 )
 from headrace.data.shards.in_place_index import index_in_place
+from headrace.data.shards.lint import lint
 from headrace.data.shards.pack import pack
 from headrace.data.shards.shard_index import open_index
 from headrace.data.shards.shard_packer import PackOptions
@@ -298,6 +299,39 @@ def test_bad_files_are_read_anew_by_the_same_command(tmp_path, refusing_bucket):
     _RefusingHandler.refused.clear()
     manifest = pack(refusing_bucket, str(tmp_path / "dst"), options).manifest
     assert (manifest.num_samples, manifest.bad) == (8, ())
+
+
+class _KeepingHandler(GoogleHandler):
+    """Takes what is written, and lets nobody delete it."""
+
+    def do_DELETE(self) -> None:  # noqa: N802  (http.server names it)
+        self.answer(403, "<Error><Code>AccessDenied</Code></Error>")
+
+
+@pytest.fixture
+def keeping_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with object_server(_KeepingHandler) as server:
+        monkeypatch.setenv("GOOGLE_BASE_URL", server.endpoint)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "token")
+        yield "gs://bucket"
+
+
+def test_who_may_write_and_not_delete_can_pack_and_index(tmp_path, keeping_bucket):
+    source = class_folders(tmp_path / "src", each=2)
+    packed = pack(str(source), f"{keeping_bucket}/packed", PackOptions())
+    assert (packed.already, packed.manifest.num_samples) == (False, 4)
+    assert pack(str(source), packed.url, PackOptions()).already
+    assert lint(packed.url).faults == ()
+    indexed = index_in_place(str(source), destination=f"{keeping_bucket}/index")
+    assert indexed.manifest.num_samples == 4
+
+
+def test_bad_files_are_named_where_nothing_can_be_deleted(tmp_path, keeping_bucket):
+    source = write(class_folders(tmp_path / "src", each=2), {"cat/zero.jpg": b""})
+    with pytest.raises(TooManyBadSamplesError) as caught:
+        pack(str(source), f"{keeping_bucket}/packed", PackOptions(), check=decode_member)
+    assert "  cat/zero.jpg: " in str(caught.value)
+    assert "Corrected files need an empty destination" in str(caught.value)
 
 
 @pytest.fixture

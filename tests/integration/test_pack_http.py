@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import headrace
 from headrace.core.errors import (
@@ -25,7 +27,7 @@ from headrace.data.shards.shard_packer import PackOptions, SourceReader
 from headrace.data.shards.sources.sample_table import SourceFile, SourceSample
 from headrace.data.storage import open_store, safe_url, split_url
 from headrace.data.transforms.decode import decode_member
-from image_trees import jpeg
+from image_trees import jpeg, png_16bit, png_colour
 from packed import pack_images, write_images
 from services.object_servers import ObjectServer, StoredObject, WebHandler, object_server
 
@@ -189,6 +191,36 @@ def test_a_table_of_escaped_addresses_at_an_escaped_address_is_packed(tmp_path: 
     dataset = headrace.ShardDataset(str(tmp_path / "packed"))
     for number in range(3):
         np.testing.assert_array_equal(dataset[number]["jpg"], decode_member("jpg", jpeg(number)))
+
+
+def webp() -> bytes:
+    sink = io.BytesIO()
+    Image.new("RGB", (8, 8), (6, 6, 6)).save(sink, "WEBP")
+    return sink.getvalue()
+
+
+def test_an_image_of_an_address_that_ends_otherwise_is_named_by_its_first_bytes(tmp_path: Path):
+    """As a server's program, a size, or words with a dot: none of it is a kind of file."""
+    files = {
+        "/show.php?id=7": ("jpg", jpeg(0)), "/1.jpg:large": ("jpg", jpeg(1)),
+        "/2.JPG!w300": ("jpg", jpeg(2)), "/3.jpeg@2x": ("jpg", jpeg(3)),
+        "/4.ashx": ("png", png_colour(4)), "/n.5/No.%205%20of%20ten": ("jpg", jpeg(5)),
+        "/6.aspx": ("webp", webp()),
+        "/7.png": ("png", jpeg(7)),  # a kind of image: decoders go by content
+        "/8.depth": ("depth", png_16bit()),  # an extension of one's own, which arrives as bytes
+        "/9.txt": ("txt", b"GIF89a is a format"), "/10.txt": ("txt", b"BM was one, too"),
+        "/11.dng": ("dng", b"II*\0" + bytes(40)),
+        "/12.wav": ("wav", b"RIFF\0\0\0\0WAVE"),
+    }  # fmt: skip
+    (tmp_path / "own.rgb").write_bytes(jpeg(13))
+    with object_server(WebHandler) as server:
+        urls = [put_at(server, path, data) for path, (_, data) in files.items()]
+        table = keyed_table(tmp_path, [*urls, str(tmp_path / "own.rgb")])
+        options = PackOptions(keep_order=True)
+        pack(table, str(tmp_path / "packed"), options, check=decode_member)
+    index = open_index(str(tmp_path / "packed"))
+    names = [index.locate(number).members[0].extension for number in range(len(index))]
+    assert names == [*(name for name, _ in files.values()), "rgb"]
 
 
 def test_what_lies_below_an_escaped_address_is_listed_and_read_there():

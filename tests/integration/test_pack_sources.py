@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import boto3
@@ -18,7 +21,8 @@ from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.pack import pack
 from headrace.data.shards.reports import PackProgress
 from headrace.data.shards.shard_index import ShardIndex, open_index, read_member
-from headrace.data.shards.shard_packer import PackOptions
+from headrace.data.shards.shard_packer import PackOptions, SourceReader
+from headrace.data.shards.sources.sample_table import SourceFile, SourceSample
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source, read_classes
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
@@ -263,6 +267,54 @@ class _EnoughError(Exception):
 def _end_when_begun(progress: PackProgress) -> None:
     if progress.stage == "packing":
         raise _EnoughError
+
+
+@pytest.mark.parametrize("kind", ["class folders", "images", "pairs"])
+def test_files_with_other_inodes_are_the_same_source(tmp_path, kind):
+    """As a network file system has them after each mount, and a disk that was restored."""
+    files = {
+        "class folders": {f"{name}/{n}.jpg": jpeg(n) for name in ("cat", "dog") for n in range(2)},
+        "images": {f"{n}.jpg": jpeg(n) for n in range(2)},
+        "pairs": {f"{side}/{n}.jpg": jpeg(n) for side in ("images", "masks") for n in range(2)},
+    }[kind]
+    globs = {"image_glob": "images/*.jpg", "mask_glob": "masks/*.jpg"} if kind == "pairs" else {}
+    options = PackOptions(source=SourceOptions(**globs))
+    source = write(tmp_path / "src", files)
+    with pytest.raises(_EnoughError):
+        pack(str(source), str(tmp_path / "dst"), options, progress=_end_when_begun)
+    source.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", source)  # with the times, too
+    assert pack(str(source), str(tmp_path / "dst"), options).manifest.source.num_files == len(files)
+    assert pack(str(source), str(tmp_path / "dst"), options).already
+    os.utime(source / min(files), (1, 1))  # written anew, with as many bytes
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        pack(str(source), str(tmp_path / "dst"), options)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize(
+    ("file_bytes", "count", "most"), [(1000, 100, 64), (16 << 20, 12, 4), (40 << 20, 10, 1)]
+)
+def test_large_files_are_read_ahead_as_memory_allows(tmp_path, is_listed, file_bytes, count, most):
+    """Volumes, films, sound: of the rows of a table no size is known before a file is read."""
+    with (tmp_path / "x.bin").open("wb") as file:
+        file.truncate(file_bytes)
+    begun: list[int] = []
+
+    def samples() -> Iterator[SourceSample]:
+        size_bytes = file_bytes if is_listed else -1
+        one = SourceFile(extension="bin", path="x.bin", size_bytes=size_bytes, is_mask=False)
+        for number in range(count):
+            begun.append(number)
+            yield SourceSample(key=str(number), files=(one,), values=())
+
+    ahead = []
+    with closing(SourceReader(str(tmp_path))) as reader:
+        for number, (sample, (content,)) in enumerate(reader.read(samples()), start=1):
+            assert (sample.key, len(content.result(60))) == (str(number - 1), file_bytes)
+            ahead.append(len(begun) - number)
+    assert len(ahead) == count
+    assert max(ahead[5:]) == most
 
 
 @pytest.mark.parametrize("where", ["folder", "bucket"])

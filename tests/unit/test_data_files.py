@@ -232,6 +232,19 @@ def test_an_entry_that_cannot_be_read_is_bad_in_every_kind_of_source(
         assert lint(str(url)).faults == ()
 
 
+@pytest.mark.parametrize(("make", "words"), UNREADABLE)
+def test_an_entry_of_a_split_that_cannot_be_read_is_bad_too(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+):
+    source = tmp_path / "src"
+    class_folders(source / "train", each=2)
+    make(source / "train/cat/bad.jpg")
+    table = list_source(str(source), SourceOptions(split="train"))
+    assert [bad.file for bad in table.bad] == ["cat/bad.jpg"]
+    assert table.bad[0].reason.startswith(words)
+    assert len(table) == 4
+
+
 def test_packing_counts_unreadable_entries_and_keeps_their_class(tmp_path):
     source = class_folders(tmp_path / "src", each=2)
     (source / "ant").mkdir()

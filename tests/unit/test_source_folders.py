@@ -24,6 +24,7 @@ from headrace.data.shards.data_files import IgnoredFiles, TarsAndImages, is_syst
 from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_index import find_member, open_index
 from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
 from headrace.data.storage import open_store
@@ -117,6 +118,15 @@ def test_a_folder_that_may_not_be_read_is_bad_and_stays_a_class(folder, name):
     assert [table.classes[label] for label in table.labels.tolist()] == ["cat", "dog"]
 
 
+@pytest.mark.parametrize("name", ["bee", "cat/more.v1"])
+def test_a_folder_of_a_split_that_may_not_be_read_is_bad_too(folder, name):
+    source = class_folders(folder / "train", each=1)
+    write(source, {f"{name}/1.jpg": jpeg()})
+    with without_permission(source / name):
+        table = list_source(str(folder), SourceOptions(split="train"))
+    assert ([bad.file for bad in table.bad], len(table)) == ([name], 2)
+
+
 @pytest.mark.parametrize("name", ["bee", "bee.v2", "bee.txt"])
 def test_a_link_that_leads_nowhere_may_have_led_to_a_folder(tmp_path, name):
     source = class_folders(tmp_path / "src", each=1)
@@ -138,6 +148,38 @@ def test_a_link_that_leads_nowhere_and_is_not_named_in_utf_8_is_not_passed_over(
     Path(os.fsdecode(os.fsencode(source) + b"/bee\xe9")).symlink_to("/nowhere/x")
     with pytest.raises(DatasetError, match="is not UTF-8"):
         list_source(str(source), SourceOptions())
+
+
+def test_a_folder_whose_own_name_is_not_utf_8_is_packed_and_indexed(tmp_path):
+    above = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    source = class_folders(above / "src", each=1)
+    parquet(tmp_path, "parts/0.parquet", ["cat_000.JPEG"])
+    (tmp_path / "parts").rename(above / "parts")
+    (above / "t.csv").write_text("path\nsrc/cat/cat_000.JPEG\n")
+    for url, count in ((source, 2), (above / "parts", 1), (above / "t.csv", 1)):
+        assert len(list_source(str(url), SourceOptions())) == count
+    packed = pack(str(above / "t.csv"), str(above / "dst"), PackOptions())
+    assert pack(str(above / "t.csv"), str(above / "dst"), PackOptions()).already
+    indexed = index_in_place(str(source), destination=str(tmp_path / "index"))
+    assert indexed.manifest.data_url == str(source)
+    for url in (packed.url, indexed.url):
+        assert lint(url).faults == ()
+        assert ShardDataset(url)[0]["jpg"].shape == (32, 48, 3)
+
+
+def test_members_of_files_with_dots_in_their_names_are_found(tmp_path):
+    names = ["a", "a.b", "2024.05.01 10.30", "plain"]
+    source = write(tmp_path / "src", {f"x/{name}.JPG": jpeg() for name in names})
+    index = open_index(index_in_place(str(source)).url)
+    for name in names:
+        location, extension = find_member(index, f"x/{name}.jpg")
+        assert (location.key, extension) == (f"x/{name}", "jpg")
+        assert find_member(index, f"x/{name}")[0] == location
+    with pytest.raises(DatasetError, match=r"'x/a\.b' .* has no member \.png; it has cls, jpg"):
+        find_member(index, "x/a.b.png")
+    for name in ("x/none.jpg", ".", "x/.", os.fsdecode(b"x/\xe9.jpg")):
+        with pytest.raises(DatasetError, match="has no sample"):
+            find_member(index, name)
 
 
 def test_tars_in_a_folder_that_may_not_be_read_are_not_left_out_silently(folder):

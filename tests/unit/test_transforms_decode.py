@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 from headrace.core.errors import BadSampleError, UsageError
 from headrace.data.image_files import MAX_PIXELS, read_header
 from headrace.data.transforms.decode import decode_image, decode_member
+from headrace.data.transforms.resize import Recode
 
 RNG = np.random.default_rng(7)
 PHOTO = np.kron(RNG.integers(0, 255, (9, 12, 3)), np.ones((8, 8, 1))).astype(np.uint8)
@@ -126,6 +128,14 @@ def test_a_bomb_is_refused_from_its_header():
     size = JPEG.index(b"\xff\xc0") + 5
     with pytest.raises(BadSampleError, match="65500x65500"):
         decode_image(JPEG[:size] + struct.pack(">HH", 65500, 65500) + JPEG[size + 4 :])
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 72), (96, 0), (0, 0)])
+@pytest.mark.parametrize("use", [decode_image, read_header, partial(Recode(100), "png")])
+def test_a_png_without_pixels_is_bad_and_no_other_error(width, height, use):
+    """As where the disk has lost the first block's end: packing goes on without it."""
+    with pytest.raises(BadSampleError, match=f"A PNG of {width}x{height} pixels"):
+        use(PNG[:16] + struct.pack(">II", width, height) + PNG[24:])
 
 
 def test_complaints_of_each_decoder_are_named():

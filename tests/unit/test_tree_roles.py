@@ -133,3 +133,33 @@ def test_a_folder_of_images_beside_a_table_is_not_the_only_class(tmp_path, folde
     assert classes_of(source / folder) == ()
     cats = write(tmp_path / "cats", {"cat/1.jpg": jpeg(), "notes.csv": b"file_name,label\n"})
     assert classes_of(cats) == ("cat",)
+
+
+@pytest.mark.parametrize(
+    ("folder", "labels"),
+    [
+        ("images", "val_annotations.txt"), ("jpg", "imagelabels.mat"), ("train", "train/list.json"),
+        ("Images", "Images/1.xml"), ("data", "targets.npy"), ("test", "Labels.XLSX"),
+    ],
+)  # fmt: skip
+def test_nor_is_it_beside_labels_of_another_form(tmp_path, folder, labels):
+    files = {f"{folder}/1.jpg": jpeg(), f"{folder}/2.jpg": jpeg(), labels: b"1 cat\n2 dog\n"}
+    source = write(tmp_path / "src", files)
+    words = rf"{folder} would be the only class, .* in {labels}: write them as a table .*/{folder} "
+    with pytest.raises(DatasetError, match=words):
+        list_source(str(source), SourceOptions())
+    assert list_source(str(source), SourceOptions(classes=(folder,))).classes == (folder,)
+    assert classes_of(source / folder) == ()
+
+
+@pytest.mark.parametrize(
+    ("folder", "other"),
+    [
+        ("images", "README.txt"), ("images", "LICENSE.txt"), ("images", "images/a/1.txt"),
+        ("images", "manifest.json"), ("images", "index.arrow"), ("cat", "labels.txt"),
+        ("images", "notes.pdf"), ("images", ".labels.txt"),
+    ],
+)  # fmt: skip
+def test_files_that_say_no_classes_leave_an_only_class(tmp_path, folder, other):
+    source = write(tmp_path / "src", {f"{folder}/1.jpg": jpeg(), other: b"?", "done.txt": b""})
+    assert classes_of(source) == (folder,)

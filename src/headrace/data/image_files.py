@@ -104,6 +104,8 @@ def _read_png_header(start: bytes) -> ImageHeader:
     if len(start) < 26 or start[12:16] != b"IHDR":
         raise BadSampleError("A PNG cut short in its header. Replace the file.")
     width, height, depth_bits, colour_type = struct.unpack(">IIBB", start[16:26])
+    if not (width and height):  # other formats' decoders say so
+        raise BadSampleError(f"A PNG of {width}x{height} pixels by its header. Replace the file.")
     return ImageHeader(
         kind="png",
         height=height,

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, UsageError
+from headrace.core.errors import (
+    BadSampleError,
+    DatasetError,
+    DeniedError,
+    NotFoundError,
+    UsageError,
+)
 from headrace.data.shards.data_files import (
     TarsAndImages,
     is_compressed_tar,
@@ -89,7 +95,7 @@ def index_tars(
 
     DatasetError names every fault in them; or they are of several splits, or none of the one.
     """
-    listing, tars, split = SourceListing(), [], options.split
+    listing, tars, split = SourceListing(store.url), [], options.split
     for info in list_files(store, lambda _: None, listing.ignored):
         is_lost = info.unreadable and may_hold_images(info)  # such as a folder of tars
         is_data = is_tar(info.path) or is_compressed_tar(info.path) or is_lost
@@ -128,7 +134,7 @@ def index_tars(
         layout="tar",
         classes=options.classes,
         data_url=relative_data_url(store.url, target_url),
-        source=listing.source("tars", store.url),
+        source=listing.source("tars"),
         options={} if split is None else {SPLIT: split},
     )
 
@@ -288,7 +294,8 @@ def _refuse_used(target: Store) -> None:
             target.head(name)
             raise DatasetError(f"{target.url} holds {problem}")
     target.put(_PROBE_NAME, b"")
-    target.delete(_PROBE_NAME)
+    with suppress(DeniedError):  # who may write need not be one who may delete
+        target.delete(_PROBE_NAME)
 
 
 def _tars_are_data(store: Store, url: str, options: SourceOptions) -> bool:

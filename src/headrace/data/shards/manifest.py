@@ -61,7 +61,7 @@ class DatasetSource:
     ignored: tuple[str, ...] = ()  # the first few of them
     num_system: int = 0  # of these the hidden ones and systems' own; see `data_files`
     system: tuple[str, ...] = ()  # the first few of them
-    listing: str = ""  # a hash of paths, sizes and entity tags as listed, or of the table
+    listing: str = ""  # a hash of paths, sizes and versions as listed, or of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +109,9 @@ class DatasetManifest:
         shards = ",\n  ".join(map(json.dumps, entries.pop("shards")))
         head = {"format": FORMAT, "version": VERSION, **entries}
         text = json.dumps(head, indent=1, ensure_ascii=False)
-        data = f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
-        checksum = fields_checksum(json.loads(data))  # as it is read: names may not be UTF-8
+        whole = f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'
+        data = whole.encode("utf-8", "backslashreplace")  # a folder's name may not be UTF-8
+        checksum = fields_checksum(json.loads(data))  # as it is read
         end = f',\n "{CHECKSUM}": "{checksum}"\n}}\n'
         return data.removesuffix(b"\n}\n") + end.encode()
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import (
     DatasetError,
+    DeniedError,
     NoSpaceError,
     NotFoundError,
     StorageError,
@@ -214,11 +215,15 @@ def finished_shards(store: Store, count: int) -> set[int]:
 
 
 def remove_state(store: Store) -> None:
-    """Remove the packing state, which the manifest replaces. The plan goes last."""
-    for info in store.list(PACKING_FOLDER):
-        if info.path != _PLAN_NAME:
-            store.delete(info.path)
-    store.delete(_PLAN_NAME)
+    """Remove the packing state, which the manifest replaces. The plan goes last.
+
+    It stays, and nobody reads it, where one may write and not delete.
+    """
+    with suppress(DeniedError):
+        for info in store.list(PACKING_FOLDER):
+            if info.path != _PLAN_NAME:
+                store.delete(info.path)
+        store.delete(_PLAN_NAME)
     location = parse_url(store.url)
     if location.kind == "local":  # only there can folders be empty, and files be unfinished
         folder = Path(location.prefix)
@@ -322,10 +327,7 @@ def pack(
     try:
         check_bad_files(summary.bad, options.max_bad, table.url, complete=complete)
     except TooManyBadSamplesError as error:
-        for record in _parts(store, finished):
-            if record.bad:  # the next packing makes the shard again
-                store.delete(record_name(record.number))
-        raise TooManyBadSamplesError(f"{error} {_AFTER_BAD}") from None
+        raise TooManyBadSamplesError(f"{error} {_delete_bad(store, finished)}") from None
     description = DatasetDescription(
         layout="tar", source=table.source, classes=table.classes, options=options_entry
     )
@@ -379,6 +381,20 @@ def _finished(store: Store, count: int, *, complete: bool) -> list[int]:
             "was under way. Wait for it to end, then run the same command again."
         )
     return finished
+
+
+def _delete_bad(store: Store, finished: Sequence[int]) -> str:
+    """Delete the records of shards without files that are bad; return what is to be done then."""
+    try:
+        for record in _parts(store, finished):
+            if record.bad:  # the next packing makes the shard again
+                store.delete(record_name(record.number))
+    except DeniedError as error:
+        return (
+            "Corrected files need an empty destination: the records of the shards without them "
+            f"cannot be deleted. {error}"
+        )
+    return _AFTER_BAD
 
 
 def _task(table: SampleTable, bounds: NDArray[np.int64], number: int) -> ShardTask:

@@ -6,7 +6,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from headrace.data.shards.members import (
     PathPattern,
     SampleLocation,
     checksum,
-    split_name,
     verify,
 )
 from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
@@ -69,7 +68,7 @@ class ShardRows:
 
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
-        encoded, ends = key.encode(), self._key_ends
+        encoded, ends = key.encode(errors="surrogateescape"), self._key_ends  # as it was typed
         text = self._keys.tobytes()
         start = text.find(encoded)
         while start >= 0:
@@ -339,15 +338,26 @@ def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
     """Return the sample of a key, or of key and extension, with the extension; or DatasetError."""
     try:
         return index.locate(index.find(name)), ""
-    except DatasetError:
-        parts = split_name(name)
-        if parts is None:
-            raise
-    location = index.locate(index.find(parts[0]))
-    extensions = [member.extension for member in location.members]
-    if parts[1] not in extensions:
-        raise DatasetError(
-            f"Sample {parts[0]!r} of {index.url} has no member .{parts[1]}; it has "
+    except DatasetError as error:
+        problem = error
+    for key, extension in _keys_and_extensions(name):
+        try:
+            location = index.locate(index.find(key))
+        except DatasetError:
+            continue
+        extensions = [member.extension for member in location.members]
+        if extension in extensions:
+            return location, extension
+        problem = DatasetError(
+            f"Sample {key!r} of {index.url} has no member .{extension}; it has "
             f"{', '.join(extensions)}."
         )
-    return location, parts[1]
+    raise problem
+
+
+def _keys_and_extensions(name: str) -> Iterator[tuple[str, str]]:
+    """Yield each way to read a name as a key and an extension: keys of loose files have dots."""
+    folder, slash, last = name.rpartition("/")
+    parts = last.split(".")
+    for cut in range(1 if parts[0] else 2, len(parts)):
+        yield f"{folder}{slash}{'.'.join(parts[:cut])}", ".".join(parts[cut:]).lower()

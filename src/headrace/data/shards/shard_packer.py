@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from headrace.data.image_files import (
     IMAGE_EXTENSIONS,
     check_pair_orientation,
     extension_by_content,
+    read_header,
     read_orientation,
 )
 from headrace.data.shards.members import refusal
@@ -79,8 +80,8 @@ class PackOptions:
 
 
 _THREADS = 16
-_AHEAD_BYTES = 64 * 2**20  # of files whose size is known
-_AHEAD_SAMPLES = 64
+_AHEAD_BYTES, _AHEAD_SAMPLES = 64 * 2**20, 64
+_GUESSED_BYTES = 16 * 2**20  # of a file of unknown size, before any was read
 _STORES = 256  # open at once, for tables of URLs in many folders
 
 
@@ -95,12 +96,22 @@ def collect_bad_file(path: str, bad: list[BadFile]) -> Iterator[None]:
         bad.append(BadFile(file=safe_url(path), reason=str(error)))
 
 
+@dataclass(slots=True, kw_only=True)
+class _SampleAhead:
+    """A sample whose files are being read."""
+
+    sample: SourceSample
+    contents: list[Future[bytes]]
+    size_bytes: int | None  # of its files; None: it is known once they are read
+
+
 class SourceReader:
     """A reader of one source's files; relative paths are below `url`."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url)
         self._stores: dict[str, Store] = {}
+        self._num_measured = self._measured_bytes = 0  # files of sizes that no listing gave
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-read")
 
     def close(self) -> None:
@@ -111,15 +122,42 @@ class SourceReader:
         self, samples: Iterable[SourceSample]
     ) -> Iterator[tuple[SourceSample, list[Future[bytes]]]]:
         """Yield samples in order, each with the futures of its files' contents."""
-        ahead: deque[tuple[SourceSample, list[Future[bytes]]]] = deque()
-        ahead_bytes = 0
+        ahead: deque[_SampleAhead] = deque()
         for sample in samples:
-            ahead.append((sample, [self._threads.submit(self.get, f) for f in sample.files]))
-            ahead_bytes += _size(sample)
-            while len(ahead) > _AHEAD_SAMPLES or (ahead_bytes > _AHEAD_BYTES and len(ahead) > 1):
-                ahead_bytes -= _size(ahead[0][0])
-                yield ahead.popleft()
-        yield from ahead
+            contents = [self._threads.submit(self.get, file) for file in sample.files]
+            ahead.append(
+                _SampleAhead(sample=sample, contents=contents, size_bytes=_listed_bytes(sample))
+            )
+            while len(ahead) > 1 and (
+                len(ahead) > _AHEAD_SAMPLES or self._held_bytes(ahead) > _AHEAD_BYTES
+            ):
+                yield from self._given(ahead.popleft())
+        while ahead:
+            yield from self._given(ahead.popleft())
+
+    def _given(self, ahead: _SampleAhead) -> Iterator[tuple[SourceSample, list[Future[bytes]]]]:
+        yield ahead.sample, ahead.contents
+        self._measure(ahead)  # whoever got it has waited for its files
+
+    def _measure(self, ahead: _SampleAhead) -> None:
+        if ahead.size_bytes is None and all(content.done() for content in ahead.contents):
+            read = (each for each in ahead.contents if each.exception() is None)
+            ahead.size_bytes = sum(len(each.result()) for each in read)
+            self._num_measured += len(ahead.contents)
+            self._measured_bytes += ahead.size_bytes
+
+    def _held_bytes(self, ahead: Iterable[_SampleAhead]) -> int:
+        """Return what samples take in memory, or will: files of unknown size as much as others."""
+        held_bytes = unread = 0
+        for each in ahead:
+            self._measure(each)
+            if each.size_bytes is None:
+                unread += len(each.contents)
+            else:
+                held_bytes += each.size_bytes
+        if self._num_measured:
+            return held_bytes + unread * self._measured_bytes // self._num_measured
+        return held_bytes + unread * _GUESSED_BYTES
 
     def get(self, file: SourceFile) -> bytes:
         """Return one file; raises StorageError.
@@ -164,8 +202,10 @@ def _concerns_others(error: StorageError | UsageError, url: str) -> bool:
     return isinstance(error, ForkedClientError)
 
 
-def _size(sample: SourceSample) -> int:
-    return sum(max(file.size_bytes, 0) for file in sample.files)
+def _listed_bytes(sample: SourceSample) -> int | None:
+    """Return the size of a sample's files; None where one is not known."""
+    sizes = [file.size_bytes for file in sample.files]
+    return None if min(sizes) < 0 else sum(sizes)
 
 
 PACKING_FOLDER = ".packing"
@@ -229,13 +269,29 @@ def record_name(number: int) -> str:
 
 
 def named_by_content(file: SourceFile, data: bytes) -> SourceFile:
-    """Return a file that has no extension with the one of the image that it holds, if it does.
+    """Return a file whose name is not that of a kind of file with that of the image it holds.
 
-    Tables name such files: 000007, say.
+    Tables name files without an extension: 000007, say. And a web address may end as the server's
+    program does, or with a size: photo.php, a.jpg:large. What is no image there keeps its name, and
+    so does one of 16 bits, which arrives as bytes under an extension of one's own.
     """
-    if file.extension:
+    found = extension_by_content(data)
+    if not file.extension:
+        return replace(file, extension=found)
+    if file.extension in IMAGE_EXTENSIONS or not _is_web(file.path) or found not in _WEB_IMAGES:
         return file
-    return replace(file, extension=extension_by_content(data))
+    with suppress(BadSampleError):
+        read_header(data)
+        return replace(file, extension=found)
+    return file
+
+
+_WEB_IMAGES = frozenset({"jpg", "png", "gif", "webp"})
+"""What web pages show. The first bytes of others are also those of raw photographs, or of texts."""
+
+
+def _is_web(path: str) -> bool:
+    return path.partition("://")[0].lower() in {"http", "https"}
 
 
 def recode_file(

@@ -22,7 +22,7 @@ from headrace.data.shards.data_files import IgnoredFiles, is_image, is_system_pa
 from headrace.data.shards.manifest import DatasetSource
 from headrace.data.shards.members import PathPattern, extension_of, key_of, path_of_url
 from headrace.data.shards.reports import BadFile
-from headrace.data.storage import ObjectInfo, Store, safe_url
+from headrace.data.storage import ObjectInfo, Store, parse_url, safe_url
 
 _CHUNK = 65_536
 _REPORT_EVERY = 1000
@@ -53,24 +53,32 @@ class StringColumn:
 
 
 class SourceListing:
-    """The files of a source as they are listed: counts, and a hash of their state."""
+    """The files of a source as they are listed: counts, and a hash of their state.
 
-    def __init__(self) -> None:
+    Of a local file the state is its size and its time. Its entity tag names its inode, too, and
+    network file systems number those anew with each mount: an interrupted packing has to go on.
+    """
+
+    def __init__(self, url: str) -> None:
         self.num_files = self.size_bytes = 0
         self.ignored = IgnoredFiles()
+        self._url = url
+        self._has_tags = parse_url(url).kind != "local"
         self._hash = hashlib.sha256()
 
     def add(self, info: ObjectInfo, uses: int = 1) -> None:
         """Add a file, which is several files of samples where it has several uses."""
         self.num_files += uses
         self.size_bytes += uses * info.size_bytes
-        self._hash.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+        tag = info.etag if self._has_tags else ""
+        state = tag or f"@{info.modified_s}"
+        self._hash.update(f"{info.path}\0{info.size_bytes}\0{state}\n".encode())
 
-    def source(self, kind: str, url: str) -> DatasetSource:
+    def source(self, kind: str) -> DatasetSource:
         """Return the source's description for the manifest."""
         return DatasetSource(
             kind=kind,
-            url=url,
+            url=self._url,
             num_files=self.num_files,
             size_bytes=self.size_bytes,
             listing=self._hash.hexdigest(),

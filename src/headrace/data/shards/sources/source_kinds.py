@@ -47,9 +47,10 @@ from headrace.data.shards.sources.sample_table import (
 from headrace.data.shards.sources.table_files import TABLE_SUFFIXES, utf8_bytes
 from headrace.data.shards.sources.tables import list_table, list_tables
 from headrace.data.shards.sources.tree_roles import (
+    LabelFiles,
     MasksAmongImages,
     is_of_split,
-    refuse_table_of_classes,
+    refuse_labels_elsewhere,
     refuse_wrong_level,
 )
 from headrace.data.storage import ObjectInfo, Store, join_url, open_store, safe_url, split_url
@@ -66,7 +67,7 @@ def list_class_folders(
     no image, tars in their place, images both in and beside class folders, an unknown class, or two
     files with one key.
     """
-    listing = _Listing()
+    listing = _Listing(store.url)
     hidden = [name for name in known_classes if is_system_name(name)]  # classes all the same
     for info in list_files(store, on_listed, listing.files.ignored, patterns=("", *hidden)):
         listing.add(info)
@@ -93,7 +94,7 @@ def list_class_folders(
         ),
         labels=listing.labels(numbers),
         classes=classes,
-        source=listing.files.source("class folders" if classes else "images", store.url),
+        source=listing.files.source("class folders" if classes else "images"),
         bad=tuple(listing.bad),
     ).sorted_by_stem()
     refuse_shared_stems(table)
@@ -127,17 +128,18 @@ _MOST_INNER = 10_000  # folders that are kept in mind, where there are very many
 class _Listing:
     """The files of the tree, as they are listed."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         self.stems = StringColumn()
         self.paths = StringColumn()
         self.sizes: array[int] = array("q")
         self.templates: dict[str, int] = {}
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order of the listing
-        self.files = SourceListing()
+        self.files = SourceListing(url)
         self.tables: dict[str, int] = {}  # with their sizes in bytes
         self.bad: list[BadFile] = []
         self.masks = MasksAmongImages()
+        self.lists = LabelFiles()
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
@@ -159,6 +161,7 @@ class _Listing:
             return
         if not is_image(path):
             self.files.ignored.add(path, system=False)
+            self.lists.add(info)
             if not (info.size_bytes or info.unreadable or "/" in path):
                 self._empty.append(path)
             return
@@ -224,7 +227,7 @@ class _Listing:
     def refuse_only_class(self, url: str) -> None:
         """Raise DatasetError where the only class folder has folders that may be the classes."""
         if len(self.classes) == 1 and self._inner == {""}:
-            refuse_table_of_classes(self.classes[0], self.tables, url)
+            refuse_labels_elsewhere(self.classes[0], self.tables, self.lists.paths, url)
         if len(self.classes) == 1 and "" not in self._inner and len(self._inner) > 1:
             only, inner = self.classes[0], sorted(self._inner)
             more = ", ..." if len(inner) > 3 else ""
@@ -303,7 +306,7 @@ def list_pairs(
             f"--mask-glob {mask_glob!r} {' '.join(masks.glob.wildcards)}. Both need the same ones: "
             "what they stand for is what an image and its mask share."
         )
-    listing = SourceListing()
+    listing = SourceListing(store.url)
     bad: list[BadFile] = []
     unreadable_folders: list[str] = []
     # Of "*.tif" and "*_mask.tif" the longer one has what both match.
@@ -331,7 +334,7 @@ def list_pairs(
         images=columns[0],
         masks=columns[1],
         mask_names=names_of_masks(*columns),
-        source=listing.source("pairs", store.url),
+        source=listing.source("pairs"),
         bad=tuple(bad),
     )
 
@@ -521,7 +524,7 @@ def list_source(
         try:
             return list_table(url, options.classes)
         except NotFoundError:
-            if next(open_store(url).list(), None) is None:
+            if not _holds_anything(open_store(url)):
                 raise
             # A folder, as Spark names those in which it writes a table.
     store = open_store(url)
@@ -531,12 +534,17 @@ def list_source(
         return list_pairs(store, on_listed, *globs)
     if options.split is not None:
         of_split = open_store(join_url(url, options.split))
-        if next(of_split.list(), None) is None:
+        if not _holds_anything(of_split):
             table = _list_parts(store, on_listed, options.split, options.classes)
             if table is not None:
                 return table
         store = of_split
     return list_class_folders(store, on_listed, options.classes)
+
+
+def _holds_anything(store: Store) -> bool:
+    """Return whether there is a file, or what cannot be read, which counts as bad later."""
+    return any(info.unreadable or not info.is_folder for info in store.list_entries())
 
 
 def _list_parts(

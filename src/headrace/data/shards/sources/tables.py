@@ -59,7 +59,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     data = bytes(store.get(name))
     cells = parse_table(data, name, safe_url(url), _IMAGE_COLUMNS)
     # The same paths in another folder are other files.
-    digest = hashlib.sha256(f"{store.url}\0".encode() + data)
+    digest = hashlib.sha256(_name_of(store) + data)
     return _samples(cells, parent_url(url), digest.hexdigest(), known_classes)
 
 
@@ -77,7 +77,7 @@ def list_tables(
     Raises DatasetError as `list_table` does, and where the files are not the parts of one table.
     """
     names = one_table(sorted(paths), store.url, bad)
-    digest, parts = hashlib.sha256(f"{store.url}\0".encode()), []
+    digest, parts = hashlib.sha256(_name_of(store)), []
     for name in names:
         data = bytes(store.get(name))
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
@@ -90,6 +90,11 @@ def list_tables(
     table = _samples(cells, url, digest.hexdigest(), known_classes)
     source = replace(table.source, **(ignored or IgnoredFiles()).described())
     return replace(table, bad=tuple(bad), source=source)
+
+
+def _name_of(store: Store) -> bytes:
+    """Return a folder's name, which may not be UTF-8, as a part of what is hashed."""
+    return f"{store.url}\0".encode("utf-8", "backslashreplace")
 
 
 def _refuse_images(cells: TableCells) -> None:

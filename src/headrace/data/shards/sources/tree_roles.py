@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import DatasetError
+from headrace.data.image_files import IMAGE_EXTENSIONS
 from headrace.data.shards.members import stem_of
-from headrace.data.storage import join_url
+from headrace.data.storage import ObjectInfo, join_url
 
 _SPLITS = {
     "train": "train", "training": "train", "trn": "train", "test": "test", "testing": "test",
@@ -79,17 +80,46 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:10]) + more
 
 
-def refuse_table_of_classes(only: str, tables: Iterable[str], url: str) -> None:
-    """Raise DatasetError where the only class is a folder of images, and tables may have others."""
+class LabelFiles:
+    """The files near the top of a tree that may say what images are of, and are no tables."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def add(self, info: ObjectInfo) -> None:
+        """Add a file that is no image."""
+        stem, _, ending = info.path.rpartition("/")[2].lower().rpartition(".")
+        may_hold_labels = ending in _LABEL_ENDINGS and not _NO_LABELS.search(stem)
+        is_near = info.path.count("/") < 2 and len(self.paths) < _MOST_FOUND
+        if may_hold_labels and is_near and info.size_bytes:
+            self.paths.append(info.path)
+
+
+_LABEL_ENDINGS = frozenset({"json", "mat", "npy", "pkl", "txt", "xls", "xlsx", "xml"})
+_NO_LABELS = re.compile(r"read.?me|licen[cs]e|copying|copyright|citation|manifest|requirements")
+
+
+def refuse_labels_elsewhere(
+    only: str, tables: Iterable[str], others: Iterable[str], url: str
+) -> None:
+    """Raise DatasetError where the only class is a folder of images, and files may have others.
+
+    These are tables, or `others`: lists of another form, or a file an image.
+    """
     words = _words(only)
-    beside = [path for path in tables if path.count("/") == 0 or path.startswith(f"{only}/")]
-    if beside and words and (_SPLITS.keys() | _PARTS | _OTHERS).issuperset(words):
-        raise DatasetError(
-            f"{url}: {only} would be the only class, and its classes may be in {beside[0]}: pack "
-            f"that table, {join_url(url, beside[0])}, for its labels, or {join_url(url, only)} for "
-            "the images without classes. If it is the class, name it in a file and give it with "
-            "--classes-from."
-        )
+    if not words or not (_SPLITS.keys() | _PARTS | _OTHERS | IMAGE_EXTENSIONS).issuperset(words):
+        return
+    for paths in (tables, others):
+        beside = [path for path in paths if path.count("/") == 0 or path.startswith(f"{only}/")]
+        if beside:
+            how = f"pack that table, {join_url(url, beside[0])}, for its labels"
+            if paths is others:
+                how = "write them as a table of paths and labels, and pack that"
+            raise DatasetError(
+                f"{url}: {only} would be the only class, and its classes may be in {beside[0]}: "
+                f"{how}, or {join_url(url, only)} for the images without classes. If it is the "
+                "class, name it in a file and give it with --classes-from."
+            )
 
 
 def is_of_split(path: str, split: str) -> bool:
