@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -409,13 +410,21 @@ def _channel_request(
 def _local_path(spec: ChannelSpec) -> Path:
     path = spec.path
     label = f"--channel {spec.name}={spec.uri}"
-    if not path.exists():
-        raise UsageError(f"{label}: there is no {path}. Name a folder, a file, or a URL.")
-    is_readable = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
-    unreadable = path if not is_readable else first_unreadable(path) if path.is_dir() else None
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        is_readable = os.access(path, os.R_OK | (os.X_OK if is_folder else 0))
+        unreadable = path if not is_readable else first_unreadable(path) if is_folder else None
+        is_empty = is_folder and unreadable is None and not any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a zero byte
+        raise UsageError(f"{label}: there is no {path}. Name a folder, a file, or a URL.") from None
+    except OSError as error:  # in a closed folder, or in a mount whose program has ended
+        raise UsageError(
+            f"{label}: {error.filename or path} cannot be read: {error.strerror}. See that this "
+            "user may enter all folders above it, and that what is mounted there answers."
+        ) from None
     if unreadable is not None:
         raise UsageError(f"{label}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
-    if path.is_dir() and not any(path.iterdir()):
+    if is_empty:
         raise UsageError(f"{label}: the folder {path} is empty. Name one that holds data.")
     return path
 
