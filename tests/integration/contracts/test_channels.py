@@ -98,6 +98,22 @@ def test_json_says_more_of_a_channel_and_the_script_gets_it(job: Path, train_url
     assert not (job / "cache").exists()
 
 
+def test_caches_may_lie_in_the_home_folder_and_in_no_bucket(job: Path, train_url: str) -> None:
+    own = {"HOME": str(job / "home"), "HEADRACE_CACHE_DIR": "~/usual"}
+    channel = ("--channel", f"train={train_url}")
+    for flags in ((), ("--input-mode=Cache", "--cache-dir=~/own")):
+        ended = run_job(job, *SAGEMAKER, *channel, *flags, "train.py", **own)
+        assert ended.returncode == 0, ended.stderr
+        assert files_in(ended.stdout) == FILES
+    assert list((job / "home").glob("usual/channels/trees/*/complete"))
+    assert list((job / "home").glob("own/trees/*/complete"))
+    flags = ("--input-mode=Cache", "--cache-dir=s3://bucket/cache")
+    refused = run_job(job, *SAGEMAKER, *channel, *flags, "train.py", **own)
+    assert refused.returncode == 2
+    assert "--cache-dir=s3://bucket/cache: a cache lies in a folder of this host" in refused.stderr
+    assert not (job / "~").exists()
+
+
 def test_hosts_of_the_channels_groups_share_its_objects(job: Path, train_url: str) -> None:
     for name in FILES:
         (job / "data" / name).parent.mkdir(parents=True, exist_ok=True)

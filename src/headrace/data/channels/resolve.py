@@ -28,12 +28,14 @@ from headrace.data.channels.sidecar_client import (
 )
 from headrace.data.channels.sizes import channel_sizes
 from headrace.data.channels.spec import (
+    CACHE_DIR_FLAG,
     ChannelOptions,
     ChannelSpec,
     parse_cache_limit,
     read_channels,
 )
 from headrace.data.storage import open_store, safe_url
+from headrace.data.storage.urls import cache_folder
 from headrace.platforms.training_job import Channel, TrainingJob
 
 
@@ -351,7 +353,7 @@ class _Resolver:
 
     def _copy(self, spec: ChannelSpec, number: int, of: int) -> None:
         if spec.mode == "Cache" and self._options.cache_dir is not None:
-            cache = Path(self._options.cache_dir).expanduser().absolute()
+            cache = cache_folder(self._options.cache_dir, CACHE_DIR_FLAG)
         else:
             cache = default_cache_dir()
         self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
