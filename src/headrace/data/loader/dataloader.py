@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,7 +58,7 @@ from headrace.data.loader.iteration import (
     state_from_dict,
     state_to_dict,
 )
-from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.quarantine import BadSampleBudget, budget_name
 from headrace.data.loader.workers.pool import modules_of
 from headrace.sampling.plan import Plan, PlanState
 
@@ -196,7 +195,6 @@ class BatchOrder:
         return max(self.num_workers, 1) + remote
 
 
-_LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order
 _P = ParamSpec("_P")
 
 
@@ -333,7 +331,7 @@ class DataLoader(BatchOrder):
         self._get_ready()
 
     def _get_ready(self) -> None:
-        self._number = next(_LOADER_NUMBERS)
+        self._budget_name = budget_name("loader", self.world, self.dataset)
         self._stats = LoaderStats()
         self._epoch = 0  # of the current iteration, or of the next one
         self._progress: IterationProgress | None = None  # of the newest iteration
@@ -380,7 +378,7 @@ class DataLoader(BatchOrder):
             executor,
             seed=self.seed,
             feed=self._feed,
-            budget=BadSampleBudget(f"{self._number}/{epoch}", self.world, self.dataset),
+            budget=BadSampleBudget(f"{self._budget_name}/{epoch}", self.world, self.dataset),
             stats=self._stats,
             timeout_s=self.timeout_s,
             on_end=on_end,
