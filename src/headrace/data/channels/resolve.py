@@ -98,15 +98,19 @@ class ChannelCopies(_WatchedChannels):
         return dict(self._sidecar.answer()["folders"])
 
 
-_SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
+_SHARE_OF_DISK = 0.5  # of the free disk, for the caches of all that was read
 
 
 class ChannelMounts(ActiveChannels):
-    """The mounts of one host; each has a cache of `limit_bytes`, None: of half the free disk."""
+    """The mounts of one host, `most` of them at most.
 
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+    Each has a cache of `limit_bytes`, None: the caches together of half the free disk.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None, most: int) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
+        self._most = max(most, 1)
         self._mounts: list[Mount] = []
 
     def show(self, spec: ChannelSpec, listed: ListedChannel) -> Path | None:
@@ -152,7 +156,7 @@ class ChannelMounts(ActiveChannels):
             free = shutil.disk_usage(caches).free
             mount = mount_url(
                 url, self._folder / name, caches, identity=identity,
-                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK),
+                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK / self._most),
                 reads_ahead=reads_ahead,
             )  # fmt: skip
         except OSError as error:
@@ -325,7 +329,8 @@ class _Resolver:
         self._pipes = pipes
         self._limit = parse_cache_limit(options.cache_limit) if options.cache_limit else None
         self._places: dict[str, str] = {}
-        self._mounts = ChannelMounts(folder / "mounts", self._limit)
+        mounted = [spec for spec in self._specs.values() if spec.is_mounted and not spec.is_local]
+        self._mounts = ChannelMounts(folder / "mounts", self._limit, len(mounted))
         self._active: list[ActiveChannels] = [self._mounts]
         self._to_mount: list[tuple[ChannelSpec, int, int]] = []
         self._copied: list[ChannelRequest] = []
