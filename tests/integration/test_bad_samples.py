@@ -196,6 +196,10 @@ RANK_SCRIPT = textwrap.dedent("""
     def train(rank, url):
         method = f"file://{Path.cwd()}/meeting"
         dist.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+        if rank == 0 and sys.argv[2] == "validates":
+            DataLoader(ShardDataset(url), 4, num_workers=0, rank=0, world=1)
+        elif rank == 0 and sys.argv[2] == "has another":
+            DataLoader(range(8), 4, num_workers=0)
         loader = DataLoader(ShardDataset(url), 4, shuffle=False, num_workers=1)
         steps = 0
         try:
@@ -213,11 +217,15 @@ RANK_SCRIPT = textwrap.dedent("""
 """)
 
 
-def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_path: Path):
+@pytest.mark.parametrize("first", ["", "validates", "has another"])
+def test_every_rank_stops_at_the_same_step_with_the_same_error(
+    url: str, tmp_path: Path, first: str
+):
+    """Whatever other loaders rank 0 has made before."""
     keys = damage(url, [0, 13, 18])  # with two ranks of 4: batches 0, 1 and 2, on ranks 0, 1 and 0
     (tmp_path / "ranks.py").write_text(RANK_SCRIPT)
     run = subprocess.run(
-        [sys.executable, str(tmp_path / "ranks.py"), url],
+        [sys.executable, str(tmp_path / "ranks.py"), url, first],
         capture_output=True,
         text=True,
         timeout=280,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from asyncio import CancelledError
 from collections import UserDict
 from collections.abc import Iterator
@@ -106,6 +107,40 @@ def test_ranks_draw_differently_where_they_choose_their_own_samples():
         samplers.append(batch["python"].tolist())
     assert streams[0] != streams[1]
     assert samplers[0] != samplers[1]
+
+
+@pytest.mark.parametrize(
+    ("count", "world", "left_out"), [(10, 4, 2), (7, 4, 3), (8, 4, 0), (7, 2, 1), (5, 1, 0)]
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_single_samples_that_ranks_cannot_share_evenly_are_left_out_with_a_warning(
+    count: int, world: int, left_out: int, *, shuffle: bool
+):
+    seen = []
+    for rank in range(world):
+        place = {"rank": rank, "world": world, "num_workers": 0}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loader = DataLoader(range(count), None, shuffle=shuffle, **place)
+            samples = [int(sample) for sample in loader]
+        said = [str(each.message).partition(" of the samples are left out")[0] for each in caught]
+        assert said == ([str(left_out)] if left_out else [])
+        assert len(samples) == len(loader) == loader.stats().samples == count // world
+        seen += samples
+    assert len(set(seen)) == len(seen) == count - left_out
+
+
+def test_a_resumed_epoch_of_single_samples_says_what_is_left_out():
+    def loader(rank: int, world: int) -> DataLoader:
+        return DataLoader(range(12), None, rank=rank, world=world, num_workers=0)
+
+    first = loader(0, 4)
+    next(iter(first))
+    with pytest.warns(UserWarning, match="^2 of the samples are left out"):
+        resumed = loader(0, 5)
+    resumed.load_state_dict(first.state_dict())
+    with pytest.warns(UserWarning, match="^3 of the samples are left out"):
+        assert len(list(resumed)) == 1  # of the 8 that are left
 
 
 @pytest.mark.parametrize("workers", [0, 2])

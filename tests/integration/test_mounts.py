@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.data.channels.mount.folder_mount import Mount, mount_url
+from headrace.data.channels.mount.folder_mount import Mount, MountCache, mount_url
 from headrace.data.channels.mount.mount_program import NoMountError, choose_programs, is_mounted
 from headrace.data.channels.resolve import ChannelMounts
 from headrace.data.storage import open_store
@@ -245,6 +245,61 @@ def test_the_clouds_own_programs_come_first_and_get_the_prefix(
     assert prefix in chosen.command
 
 
+@pytest.mark.parametrize("limit_bytes", [None, 10**9])
+def test_the_caches_of_all_mounts_together_take_a_part_of_the_disk(
+    limit_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without("fuse", is_there=Path("/dev/fuse").exists())
+    for name in ("fusermount3", "rclone"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    sizes = []
+    for most in (1, 4):
+        with pytest.raises(NoMountError, match="rclone ended with 1"):
+            ChannelMounts(tmp_path / f"run-{most}", limit_bytes, most).mount_bucket("bucket")
+        command = json.loads((tmp_path / f"run-{most}" / "bucket.json").read_text())["command"]
+        (size,) = [each for each in command if each.startswith("--vfs-cache-max-size=")]
+        sizes.append(int(size.rpartition("=")[2]))
+    if limit_bytes is None:  # others use the disk meanwhile
+        assert 0 < 4 * sizes[1] < 2 * sizes[0]
+    else:
+        assert sizes == [limit_bytes, limit_bytes]
+
+
+KEEPS_THREE = """
+import os, signal, sys
+from pathlib import Path
+from headrace.data.channels.mount.folder_mount import MountCache
+kept = [MountCache(Path(sys.argv[1]), "s3://bucket/train") for _ in range(3)]
+for number, cache in enumerate(kept):
+    (cache.folder / "data").write_text(str(number))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_killed_mounts_of_one_url_have_kept_is_used_once_and_the_rest_removed(
+    tmp_path: Path,
+) -> None:
+    def folders() -> set[Path]:
+        return {path for path in caches.iterdir() if path.is_dir()}
+
+    caches = tmp_path / "cache"
+    other = MountCache(caches, "s3://bucket/train-1")
+    subprocess.run([sys.executable, "-c", KEEPS_THREE, str(caches)], check=False)
+    assert len(folders()) == 4
+    first = MountCache(caches, "s3://bucket/train")
+    assert (first.folder / "data").read_text() == "0"
+    assert folders() == {other.folder, first.folder}
+    second, third = (MountCache(caches, "s3://bucket/train") for _ in range(2))
+    assert folders() == {other.folder, first.folder, second.folder, third.folder}
+    for cache in (first, second, third, other):
+        cache.close()
+    assert folders() == {other.folder, first.folder}
+
+
 def test_a_url_that_names_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no store is known"):
         mount_url("ftp://x/y", tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
@@ -273,7 +328,7 @@ def test_a_cache_that_cannot_be_used_is_a_reason_not_to_mount(
         monkeypatch.setattr("fcntl.flock", _refuse_locks)
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(NoMountError, match=r"cache.*: .+ \(HEADRACE_CACHE_DIR names another"):
-        ChannelMounts(tmp_path / "run", None).mount_bucket("bucket")
+        ChannelMounts(tmp_path / "run", None, 1).mount_bucket("bucket")
 
 
 def test_where_there_is_no_temporary_folder_the_variable_for_another_is_named(
@@ -283,4 +338,4 @@ def test_where_there_is_no_temporary_folder_the_variable_for_another_is_named(
     monkeypatch.delenv("HEADRACE_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     with pytest.raises(UsageError, match="Name another folder: HEADRACE_CACHE_DIR"):
-        ChannelMounts(tmp_path / "run", None).mount_bucket("bucket")
+        ChannelMounts(tmp_path / "run", None, 1).mount_bucket("bucket")

@@ -151,6 +151,20 @@ def test_a_second_job_starts_from_the_cache(remote: str, tmp_path: Path):
     assert stats.miss_bytes == 0
 
 
+def test_a_cache_may_lie_in_the_home_folder(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", "~/shared")
+    for cache_dir, folder in ((None, "shared"), ("~/own", "own")):
+        dataset = ShardDataset(remote, cache_dir=cache_dir)
+        assert dataset[1]["jpg"].shape == (48, 64, 3)
+        dataset._store.close()
+        assert list((tmp_path / "home" / folder / "indexes").iterdir())
+    assert not (tmp_path / "~").exists()
+
+
 class Length:
     """The length of an image's file."""
 
@@ -334,6 +348,11 @@ def test_numbers_from_the_end_work_and_others_are_reported(url: str):
 def test_arguments_of_another_kind_are_refused(local: str, wrong: dict[str, object]):
     with pytest.raises(UsageError, match=re.escape(repr(*wrong.values()))):
         ShardDataset(**{"url": local} | wrong)
+
+
+def test_a_cache_in_a_bucket_is_refused_though_a_local_dataset_needs_none(local: str):
+    with pytest.raises(UsageError, match="cache_dir=s3://bucket/cache: a cache lies in a folder"):
+        ShardDataset(local, cache_dir="s3://bucket/cache")
 
 
 def test_a_bad_sample_that_is_made_twice_counts_once(

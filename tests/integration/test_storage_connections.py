@@ -8,11 +8,12 @@ import pytest
 import trustme
 
 from headrace.core import env
-from headrace.core.errors import StorageError
+from headrace.core.errors import DeniedError, NotFoundError, StorageError
 from headrace.data.storage import RetryPolicy, StorageConfig, open_store
 from services.object_servers import (
     CredentialsHandler,
     GoogleHandler,
+    PlainWebHandler,
     WebHandler,
     object_server,
 )
@@ -84,3 +85,22 @@ def test_https_is_read_where_the_certificate_is_trusted_and_refused_elsewhere(
         monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
         store.put("x", b"123")
         assert bytes(store.get_range("x", 1, 2)) == b"23"
+
+
+@pytest.mark.parametrize("data", [b"", b"123"])
+@pytest.mark.parametrize("status", [401, 403, 405, 501])
+def test_an_object_is_described_by_get_where_a_web_server_refuses_head(
+    status: int, data: bytes
+) -> None:
+    """As a URL that is signed for GET, and servers that know nothing else."""
+
+    with object_server(type("Plain", (PlainWebHandler,), {"refusal": status})) as server:
+        store = open_store(f"{server.endpoint}/files?signature=1")
+        store.put("x", data)
+        described = store.head("x")
+        with pytest.raises(NotFoundError):
+            store.head("y")
+        with pytest.raises(DeniedError):
+            store.head("denied")
+    assert (described.path, described.size_bytes) == ("x", len(data))
+    assert described.etag == server.objects["files/x"].etag.strip('"')

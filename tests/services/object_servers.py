@@ -284,6 +284,27 @@ class WebHandler(_Handler):
         self.answer(207, f'<D:multistatus xmlns:D="DAV:">{rows}</D:multistatus>')
 
 
+class PlainWebHandler(WebHandler):
+    """A web server without listings, whose URLs may be signed for GET alone."""
+
+    refusal = 0  # the status of its answer to HEAD; 0: it describes objects
+
+    def do_HEAD(self) -> None:
+        if self.refusal:
+            self.answer(self.refusal)
+        else:
+            super().do_HEAD()
+
+    def do_GET(self) -> None:
+        if self.key.endswith("denied"):
+            self.answer(403)
+        else:
+            super().do_GET()
+
+    def do_PROPFIND(self) -> None:
+        self.answer(501)
+
+
 class CredentialsHandler(_Handler):
     """What an EC2 host (its metadata service, version 2) and a pod's agent offer: keys."""
 

@@ -21,6 +21,18 @@ aws_secret_access_key = 100%secret
 aws_access_key_id = team-id
 aws_secret_access_key = team-secret
 aws_session_token = team-token
+
+[role-with-keys]
+aws_access_key_id = role-id
+aws_secret_access_key = role-secret
+
+[sign-on-with-keys]
+aws_access_key_id = stale-id
+aws_secret_access_key = stale-secret
+
+[program-with-keys]
+aws_access_key_id = program-id
+aws_secret_access_key = program-secret
 """
 _CONFIG = """
 [default]
@@ -33,6 +45,19 @@ services = special
 
 [profile role]
 role_arn = arn:aws:iam::1:role/x
+
+[profile role-with-keys]
+role_arn = arn:aws:iam::1:role/x
+source_profile = role-with-keys
+
+[profile sign-on-with-keys]
+sso_start_url = https://start.example
+sso_region = eu-west-1
+sso_account_id = 1
+sso_role_name = reader
+
+[profile program-with-keys]
+credential_process = /nowhere/program
 
 [services special]
 s3 =
@@ -109,6 +134,53 @@ def test_a_profile_of_a_role_is_left_to_boto3(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises((UsageError, ValueError)):  # the role names no source of credentials
         _settings()
+
+
+CONTAINERS = ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+
+
+@pytest.mark.parametrize("variable", [None, *CONTAINERS, "AWS_WEB_IDENTITY_TOKEN_FILE"])
+def test_a_profiles_role_comes_before_its_keys_and_before_what_a_pod_offers(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_PROFILE", "role-with-keys")
+    if variable is not None:
+        monkeypatch.setenv(variable, "/somewhere")
+    assert _settings().keys() == {"credential_provider"}
+
+
+@pytest.mark.parametrize("variable", [None, *CONTAINERS])
+def test_single_sign_on_comes_before_keys_and_containers(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_PROFILE", "sign-on-with-keys")
+    if variable is not None:
+        monkeypatch.setenv(variable, "/somewhere")
+    assert _settings().keys() == {"credential_provider"}
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/token")  # of which the client knows
+    assert _settings() == {}
+
+
+@pytest.mark.parametrize("variable", CONTAINERS)
+@pytest.mark.parametrize(
+    ("profile", "key"),
+    [(None, "default-id"), ("team", "team-id"), ("program-with-keys", "program-id")],
+)
+def test_a_profiles_keys_come_before_a_containers_credentials(
+    profile: str | None, key: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "/somewhere")
+    if profile is not None:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    assert _settings()["access_key_id"] == key
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")  # the client reads it itself
+    assert "access_key_id" not in _settings()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    (tmp_path / ".aws/credentials").unlink()
+    assert _settings() == {"region": "eu-west-1"}  # the client asks the container
 
 
 def test_without_credentials_requests_are_anonymous(

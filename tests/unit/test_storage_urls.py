@@ -15,7 +15,7 @@ from headrace.data.storage import (
     safe_url,
     split_url,
 )
-from headrace.data.storage.urls import check_path, parse_url
+from headrace.data.storage.urls import cache_folder, check_path, parse_url
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,33 @@ def test_plain_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert parse_url("data").url == str(tmp_path / "data")
     monkeypatch.setenv("HOME", "/home/someone")
     assert parse_url("~/data").url == "/home/someone/data"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("~/cache", "/home/someone/cache"),
+        ("file:///scratch/my%20cache", "/scratch/my cache"),
+        (Path("/scratch/../cache"), "/cache"),
+        (Path("~/cache"), "/home/someone/cache"),
+    ],
+)
+def test_a_cache_lies_in_a_folder_of_this_host(
+    path: str | Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder(path, "cache_dir") == Path(folder)
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/cache", "gs://b", "https://u:secret@host/x?sig=secret", "memory://x"]
+)
+def test_a_cache_at_the_url_of_a_store_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match=r"^--cache-dir=.*Name a folder") as raised:
+        cache_folder(path, "--cache-dir")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(UsageError, match="Is a variable unset"):  # not the working folder
+        cache_folder("", "--cache-dir")
 
 
 UNQUOTED = [

@@ -173,10 +173,13 @@ AWS_METADATA_ENDPOINT = Variable("AWS_METADATA_ENDPOINT", "where the host offers
 AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
     "AWS_EC2_METADATA_SERVICE_ENDPOINT", "the same, as the AWS tools call it"
 )
-AWS_CREDENTIALS = _variables_of(
-    "S3 credentials",
-    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
+AWS_CREDENTIALS = _variables_of("S3 credentials", "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE")
+AWS_WEB_IDENTITY_TOKEN_FILE = Variable(
+    "AWS_WEB_IDENTITY_TOKEN_FILE", "what a pod exchanges for S3 credentials"
+)
+AWS_CONTAINER_CREDENTIALS = _variables_of(
+    "where a container gets S3 credentials",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )  # fmt: skip
 GOOGLE_CLOUD_PROJECT = Variable("GOOGLE_CLOUD_PROJECT", "the project (Google's libraries)")
 CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "the project (gcloud)")

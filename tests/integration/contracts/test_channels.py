@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from slow_proxy import slow_proxy
 from headrace.data.storage import open_store
 from jobs import alive, attempts_of, descendants, eventually, started
 from jobs_here import run_job
+from services.object_servers import PlainWebHandler, object_server
 
 SCRIPT = """
 import hashlib, json, os, pathlib
@@ -94,6 +96,22 @@ def test_json_says_more_of_a_channel_and_the_script_gets_it(job: Path, train_url
         }  # fmt: skip
     assert list((job / "shared").glob("trees/*/complete"))
     assert not (job / "cache").exists()
+
+
+def test_caches_may_lie_in_the_home_folder_and_in_no_bucket(job: Path, train_url: str) -> None:
+    own = {"HOME": str(job / "home"), "HEADRACE_CACHE_DIR": "~/usual"}
+    channel = ("--channel", f"train={train_url}")
+    for flags in ((), ("--input-mode=Cache", "--cache-dir=~/own")):
+        ended = run_job(job, *SAGEMAKER, *channel, *flags, "train.py", **own)
+        assert ended.returncode == 0, ended.stderr
+        assert files_in(ended.stdout) == FILES
+    assert list((job / "home").glob("usual/channels/trees/*/complete"))
+    assert list((job / "home").glob("own/trees/*/complete"))
+    flags = ("--input-mode=Cache", "--cache-dir=s3://bucket/cache")
+    refused = run_job(job, *SAGEMAKER, *channel, *flags, "train.py", **own)
+    assert refused.returncode == 2
+    assert "--cache-dir=s3://bucket/cache: a cache lies in a folder of this host" in refused.stderr
+    assert not (job / "~").exists()
 
 
 def test_hosts_of_the_channels_groups_share_its_objects(job: Path, train_url: str) -> None:
@@ -316,6 +334,23 @@ def test_a_channel_is_a_key_prefix_with_names_as_on_sagemaker(
     assert "here already" in again.stderr
     plan = run_job(job, *SAGEMAKER, *flags, "--dry-run", "train.py").stdout
     assert [line.split()[0] for line in plan.splitlines() if " object" in line] == list("52261")
+
+
+@pytest.mark.parametrize(("refusal", "size"), [(0, 10), (403, 10), (405, 3 * 2**20), (501, 10)])
+def test_one_file_of_a_plain_web_server_is_a_channel_and_is_counted(
+    job: Path, refusal: int, size: int
+) -> None:
+    data = os.urandom(size)
+    with object_server(type("Plain", (PlainWebHandler,), {"refusal": refusal})) as server:
+        open_store(f"{server.endpoint}/files").put("a b.bin", data)
+        channel = f"--channel=train={server.endpoint}/files/a%20b.bin?signature=1"
+        plan = run_job(job, *SAGEMAKER, channel, "--dry-run", "train.py")
+        ended = run_job(job, *SAGEMAKER, channel, "train.py")
+    assert plan.returncode == 0, plan.stderr
+    assert " 1 object, " in plan.stdout
+    assert ended.returncode == 0, ended.stderr
+    assert files_in(ended.stdout) == ["a b.bin"]
+    assert hashlib.sha256(data).hexdigest()[:8] in ended.stdout
 
 
 def test_a_dry_run_counts_the_files_of_local_folders_behind_links_too(job: Path) -> None:

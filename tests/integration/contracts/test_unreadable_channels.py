@@ -53,8 +53,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from jobs_here import run_job
 
-def run(*flags):
-    job = ["--profile", "off", "--contract", "sagemaker", *flags, "--channel=train=images"]
+def run(*flags, data="images"):
+    job = ["--profile", "off", "--contract", "sagemaker", *flags, f"--channel=train={data}"]
     return run_job(Path.cwd(), *job, "train.py")
 
 ends = {}
@@ -70,6 +70,9 @@ Path("closed/x.txt").write_text("a picture")
 Path("images/x.txt").symlink_to(Path("closed/x.txt").resolve())
 Path("closed").chmod(0)
 ends["a link into a folder"] = run()
+ends["in a closed folder"] = run(data="closed/x.txt")
+ends["in a closed folder, on two hosts"] = run("--group=gpu=2", data="closed")
+ends["a name that is too long"] = run(data="x" * 300)
 print("ENDS", json.dumps({name: [end.returncode, end.stdout, end.stderr]
                           for name, end in ends.items()}))
 """
@@ -108,6 +111,16 @@ def test_what_may_not_be_read_is_named_and_the_job_refused(job: Path) -> None:
     code, _, stderr = ends["a link into a folder"]  # which may not be entered: it is unreadable
     assert code == 2, stderr
     assert "images/x.txt may not be read" in stderr
+    unreadable = {
+        "in a closed folder": f"{job}/closed/x.txt cannot be read: Permission denied. ",
+        "in a closed folder, on two hosts": f"{job}/closed may not be read. ",
+        "a name that is too long": "cannot be read: File name too long. ",
+    }
+    for name, why in unreadable.items():
+        code, _, stderr = ends[name]
+        assert code == 2, stderr
+        assert why in stderr
+        assert "Traceback" not in stderr
 
 
 def test_so_many_entries_are_asked_about_and_no_more(job: Path) -> None:

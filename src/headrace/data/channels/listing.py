@@ -141,26 +141,20 @@ def list_key_prefix(url: str, config: StorageConfig) -> tuple[str, str, list[Obj
     return folder, name if has_inner else "", found
 
 
-def _list_objects(
-    channel: ChannelRequest, config: StorageConfig
-) -> tuple[str, str, list[ObjectInfo]]:
-    """Return (base URL, inner folder, objects) of a folder, key prefix or single object."""
-    url = channel.url
+def list_objects(url: str, config: StorageConfig) -> tuple[str, str, list[ObjectInfo]]:
+    """Return (base URL, inner folder, objects) of a folder, key prefix or single object.
+
+    There may be none. StorageError: they cannot be listed.
+    """
     location = parse_url(url)
-    if location.kind == "memory":
-        raise UsageError(
-            f"{location.url}: what lies in a process's memory is no channel of another. Name a "
-            "URL of a bucket, or a path."
-        )
     unlisted: StorageError | None = None
     try:
         if is_key_prefix(url):
             return list_key_prefix(url, config)
         found = list(open_store(url, config=config, client="direct").list())
     except StorageError as error:
-        if NO_FILES_NAME in str(error):
-            raise UsageError(f"--channel {channel.name}={error}") from None
-        if location.kind != "http":  # a plain web server has no listing
+        # A plain web server has no listing.
+        if location.kind != "http" or NO_FILES_NAME in str(error):
             raise
         found, unlisted = [], error
     if found or not location.prefix:
@@ -173,6 +167,24 @@ def _list_objects(
             raise unlisted from None
         return url, "", []
     return folder, "", [only]
+
+
+def _list_objects(
+    channel: ChannelRequest, config: StorageConfig
+) -> tuple[str, str, list[ObjectInfo]]:
+    """Return what `list_objects` does; UsageError: it can be no channel."""
+    location = parse_url(channel.url)
+    if location.kind == "memory":
+        raise UsageError(
+            f"{location.url}: what lies in a process's memory is no channel of another. Name a "
+            "URL of a bucket, or a path."
+        )
+    try:
+        return list_objects(channel.url, config)
+    except StorageError as error:
+        if NO_FILES_NAME in str(error):
+            raise UsageError(f"--channel {channel.name}={error}") from None
+        raise
 
 
 def _files_and_folders(

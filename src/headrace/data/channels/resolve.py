@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,12 +28,14 @@ from headrace.data.channels.sidecar_client import (
 )
 from headrace.data.channels.sizes import channel_sizes
 from headrace.data.channels.spec import (
+    CACHE_DIR_FLAG,
     ChannelOptions,
     ChannelSpec,
     parse_cache_limit,
     read_channels,
 )
 from headrace.data.storage import open_store, safe_url
+from headrace.data.storage.urls import cache_folder
 from headrace.platforms.training_job import Channel, TrainingJob
 
 
@@ -95,15 +98,19 @@ class ChannelCopies(_WatchedChannels):
         return dict(self._sidecar.answer()["folders"])
 
 
-_SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
+_SHARE_OF_DISK = 0.5  # of the free disk, for the caches of all that was read
 
 
 class ChannelMounts(ActiveChannels):
-    """The mounts of one host; each has a cache of `limit_bytes`, None: of half the free disk."""
+    """The mounts of one host, `most` of them at most.
 
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+    Each has a cache of `limit_bytes`, None: the caches together of half the free disk.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None, most: int) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
+        self._most = max(most, 1)
         self._mounts: list[Mount] = []
 
     def show(self, spec: ChannelSpec, listed: ListedChannel) -> Path | None:
@@ -149,7 +156,7 @@ class ChannelMounts(ActiveChannels):
             free = shutil.disk_usage(caches).free
             mount = mount_url(
                 url, self._folder / name, caches, identity=identity,
-                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK),
+                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK / self._most),
                 reads_ahead=reads_ahead,
             )  # fmt: skip
         except OSError as error:
@@ -322,7 +329,8 @@ class _Resolver:
         self._pipes = pipes
         self._limit = parse_cache_limit(options.cache_limit) if options.cache_limit else None
         self._places: dict[str, str] = {}
-        self._mounts = ChannelMounts(folder / "mounts", self._limit)
+        mounted = [spec for spec in self._specs.values() if spec.is_mounted and not spec.is_local]
+        self._mounts = ChannelMounts(folder / "mounts", self._limit, len(mounted))
         self._active: list[ActiveChannels] = [self._mounts]
         self._to_mount: list[tuple[ChannelSpec, int, int]] = []
         self._copied: list[ChannelRequest] = []
@@ -350,7 +358,7 @@ class _Resolver:
 
     def _copy(self, spec: ChannelSpec, number: int, of: int) -> None:
         if spec.mode == "Cache" and self._options.cache_dir is not None:
-            cache = Path(self._options.cache_dir).expanduser().absolute()
+            cache = cache_folder(self._options.cache_dir, CACHE_DIR_FLAG)
         else:
             cache = default_cache_dir()
         self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
@@ -409,13 +417,21 @@ def _channel_request(
 def _local_path(spec: ChannelSpec) -> Path:
     path = spec.path
     label = f"--channel {spec.name}={spec.uri}"
-    if not path.exists():
-        raise UsageError(f"{label}: there is no {path}. Name a folder, a file, or a URL.")
-    is_readable = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
-    unreadable = path if not is_readable else first_unreadable(path) if path.is_dir() else None
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        is_readable = os.access(path, os.R_OK | (os.X_OK if is_folder else 0))
+        unreadable = path if not is_readable else first_unreadable(path) if is_folder else None
+        is_empty = is_folder and unreadable is None and not any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a zero byte
+        raise UsageError(f"{label}: there is no {path}. Name a folder, a file, or a URL.") from None
+    except OSError as error:  # in a closed folder, or in a mount whose program has ended
+        raise UsageError(
+            f"{label}: {error.filename or path} cannot be read: {error.strerror}. See that this "
+            "user may enter all folders above it, and that what is mounted there answers."
+        ) from None
     if unreadable is not None:
         raise UsageError(f"{label}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
-    if path.is_dir() and not any(path.iterdir()):
+    if is_empty:
         raise UsageError(f"{label}: the folder {path} is empty. Name one that holds data.")
     return path
 

@@ -12,11 +12,12 @@ from itertools import islice
 
 from headrace.core.errors import HeadraceError, LaunchError, NotFoundError, StorageError, UsageError
 from headrace.core.process.sidecar import SILENCE_S, Sidecar, SidecarParent, run_sidecar
-from headrace.data.channels.listing import is_key_prefix, list_key_prefix
+from headrace.data.channels.listing import list_objects
 from headrace.data.storage import (
     StorageConfig,
     declare_leaf,
     open_store,
+    parse_url,
     safe_url,
     split_url,
 )
@@ -84,8 +85,8 @@ def _size(name: str, url: str, most: int | None) -> dict[str, int]:
 
 
 def _object_sizes(url: str) -> Iterator[int]:
-    if is_key_prefix(url):
-        yield from (each.size_bytes for each in list_key_prefix(url, StorageConfig())[2])
+    if parse_url(url).kind != "local":
+        yield from (each.size_bytes for each in list_objects(url, StorageConfig())[2])
         return
     is_folder = False
     # Of a local folder, what is no file is left to the script, which may not open it.

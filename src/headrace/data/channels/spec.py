@@ -32,6 +32,7 @@ _DISTRIBUTIONS: dict[str, DataDistribution] = {
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _RESERVED_NAMES = (".", "..", "code", "sm_drivers")
 _KEYS = ("uri", "mode", "distribution", "groups", "content_type")
+CACHE_DIR_FLAG = "--cache-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +142,16 @@ def check_channels(
 ) -> None:
     """Raise UsageError for invalid flags about channels."""
     for spec in read_channels(channels, modes).values():
-        if spec.mode == "Cache" and cache_dir is None:
+        if spec.mode != "Cache":
+            continue
+        if cache_dir is None:
             raise UsageError(
                 f"--channel {spec.name}: in mode Cache it lies in a folder of your choice. Name "
-                "one: --cache-dir FOLDER."
+                f"one: {CACHE_DIR_FLAG} FOLDER."
             )
+        from headrace.data.storage.urls import cache_folder  # as in `ChannelSpec.path`
+
+        cache_folder(cache_dir, CACHE_DIR_FLAG)
     if cache_limit is not None:
         parse_cache_limit(cache_limit)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,7 +58,7 @@ from headrace.data.loader.iteration import (
     state_from_dict,
     state_to_dict,
 )
-from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.quarantine import BadSampleBudget, budget_name
 from headrace.data.loader.workers.pool import modules_of
 from headrace.sampling.plan import Plan, PlanState
 
@@ -128,7 +127,7 @@ class BatchOrder:
                 global_batch=self.global_batch,
                 drop_last=self.drop_last,
             )
-            for warning in plan.check(self.world.size):
+            for warning in self._plan_warnings(plan):
                 warnings.warn(warning, stacklevel=4)  # the line of `iter(loader)`
         elif self._planned:
             plan = self._plan(epoch)
@@ -141,6 +140,18 @@ class BatchOrder:
                 batches=batches, epoch=epoch, start=start, single=self._single, **place
             )
         return PlanBatchSpecs(plan=plan, single=self._single, **place)
+
+    def _plan_warnings(self, plan: Plan) -> Iterator[str]:
+        """Yield what a plan costs at this world size."""
+        world = self.world.size
+        yield from plan.check(world)
+        specs = PlanBatchSpecs(plan=plan, rank=self.world.rank, world=world, single=self._single)
+        if specs.left_out:
+            yield (
+                f"{specs.left_out} of the samples are left out of each epoch: {world} ranks take "
+                "one a step (batch_size=None), and make equally many steps. With batch_size=1 all "
+                "come, in batches."
+            )
 
     def _given_batches(self) -> Iterable[Any]:
         if self.batch_sampler is not None:
@@ -184,7 +195,6 @@ class BatchOrder:
         return max(self.num_workers, 1) + remote
 
 
-_LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order
 _P = ParamSpec("_P")
 
 
@@ -220,7 +230,8 @@ class DataLoader(BatchOrder):
     Args:
         dataset: Map-style (`__getitem__`, `__len__`) or iterable; or a Ray Dataset, or an iterator
             of one, whose batches are its columns as a dict of tensors.
-        batch_size: Samples a batch on this rank; None yields single samples, uncollated.
+        batch_size: Samples a batch on this rank; None yields single samples, uncollated, of which
+            a tail smaller than the world size is left out, with a warning.
         shuffle: Shuffle differently each epoch.
         seed: Decides the order and every sample's random draws.
         num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
@@ -320,14 +331,14 @@ class DataLoader(BatchOrder):
         self._get_ready()
 
     def _get_ready(self) -> None:
-        self._number = next(_LOADER_NUMBERS)
+        self._budget_name = budget_name("loader", self.world, self.dataset)
         self._stats = LoaderStats()
         self._epoch = 0  # of the current iteration, or of the next one
         self._progress: IterationProgress | None = None  # of the newest iteration
         self._resumed: LoaderState | None = None
         self._idle = IdleExecutors(self)
         if self._planned:
-            for warning in self._plan(0).check(self.world.size):
+            for warning in self._plan_warnings(self._plan(0)):
                 warnings.warn(warning, stacklevel=4)  # the script's line, below `_hooked`
         if self.is_ray_dataset:
             names = ("sampler", "batch_sampler", "num_workers", "worker_init_fn")
@@ -367,7 +378,7 @@ class DataLoader(BatchOrder):
             executor,
             seed=self.seed,
             feed=self._feed,
-            budget=BadSampleBudget(f"{self._number}/{epoch}", self.world, self.dataset),
+            budget=BadSampleBudget(f"{self._budget_name}/{epoch}", self.world, self.dataset),
             stats=self._stats,
             timeout_s=self.timeout_s,
             on_end=on_end,

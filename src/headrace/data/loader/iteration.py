@@ -50,11 +50,23 @@ class PlanBatchSpecs:
     world: int  # the world size
     single: bool = False  # each batch is one uncollated sample
 
+    @property
+    def left_out(self) -> int:
+        """Samples that the last batch would hold beside one of each rank: single ones hold no two.
+
+        Other batches take the tail that is smaller than the world size in.
+        """
+        if not self.single or not self.plan.num_batches(self.world):
+            return 0
+        return (self.plan.num_samples - self.plan.start) % self.world
+
     def __iter__(self) -> Iterator[BatchSpec]:
         """Iterate over the specs of this rank's part of each global batch."""
         first_batch = self.plan.start // self.plan.global_batch
         for number in range(self.plan.num_batches(self.world)):
             samples = self.plan.batch(number, self.rank, self.world).tolist()
+            if self.single:
+                del samples[1:]
             yield BatchSpec(
                 draws=(first_batch + number) * self.world + self.rank,
                 epoch=self.plan.epoch,

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,21 @@ def too_many(bad: int, seen: int, max_bad_rate: float) -> bool:
     return bad > FORGIVEN and bad > max_bad_rate * max(seen, 1)
 
 
+_NAMED: Counter[str] = Counter()
+
+
+def budget_name(kind: str, world: World, dataset: Any) -> str:
+    """Return a name for a loader's count of bad samples, or an iteration's: the same on every rank.
+
+    Ranks make the loaders of one dataset in the same order. But one rank may have other loaders
+    besides, as rank 0 often validates alone: so only loaders of its kind count.
+    """
+    fingerprint = dataset.fingerprint if isinstance(dataset, NativeDataset) else ""
+    alike = f"{kind}/{world.size}/{fingerprint}"
+    _NAMED[alike] += 1
+    return f"{alike}/{_NAMED[alike]}"
+
+
 class BadSampleBudget:
     """The count of bad samples over all ranks, and the batch at which all of them stop.
 
@@ -70,8 +86,8 @@ class BadSampleBudget:
     Ranks that exchange gradients are never more than one batch apart, so all of them see the stop
     before they receive that batch, and raise the same error there: none waits for another.
 
-    `name` distinguishes this loader's count, and is the same on every rank. Only a `NativeDataset`
-    reports bad samples.
+    `name`, a `budget_name`, distinguishes this loader's count. Only a `NativeDataset` reports bad
+    samples.
     """
 
     def __init__(self, name: str, world: World, dataset: Any) -> None:

@@ -38,6 +38,7 @@ from headrace.data.storage import (
     streamed_url,
 )
 from headrace.data.storage.repeated_reads import MOST_READS
+from headrace.data.storage.urls import cache_folder
 from headrace.data.transforms.decode import decode_member
 from headrace.sampling.seeds import combine
 
@@ -190,7 +191,8 @@ class ShardDataset(NativeDataset):
             extension is in its attribute `wants_bytes` are passed to it undecoded; those in
             `takes_bytes` too, where packing has decoded every file and `verify` is on. May be
             replaced later, as may `verify`.
-        cache_dir: Disk cache for reads from a remote store, for all ranks and later jobs.
+        cache_dir: Folder of this host for a cache of reads from a remote store, for all ranks and
+            later jobs.
         cache_bytes: Limit of that cache.
         verify: Compare every member's checksum on each read.
         max_bad_rate: Share of bad samples above which loading stops, from the third one on.
@@ -218,19 +220,20 @@ class ShardDataset(NativeDataset):
     ) -> None:
         _check_arguments(url, max_bad_rate)
         limit_bytes = parse_bytes(cache_bytes)
+        folder = None if cache_dir is None else cache_folder(cache_dir, "cache_dir")
         self.url = streamed_url(str(url))
         self.transform = transform
         self.verify = verify
         self.max_bad_rate = max_bad_rate
-        self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir, config=storage)
+        self.index: ShardIndex = open_index(self.url, cache_dir=folder, config=storage)
         self.fingerprint: str = self.index.fingerprint
         self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
         store: Store = open_store(self.index.data_url, config=storage)
         self.reads_ahead = isinstance(store, RemoteStore)
         # Importing the client is harmless before a fork; calling it would not be.
         self.modules = ("headrace.data.storage.client.direct",) if self.reads_ahead else ()
-        if isinstance(store, RemoteStore) and cache_dir is not None:
-            store = storage_layer.CachedStore(store, Path(cache_dir), limit_bytes=limit_bytes)
+        if isinstance(store, RemoteStore) and folder is not None:
+            store = storage_layer.CachedStore(store, folder, limit_bytes=limit_bytes)
         self._store = store
         self._begin()
 

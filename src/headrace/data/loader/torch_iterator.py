@@ -8,7 +8,6 @@ batches are the same whichever worker makes them.
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,7 @@ from headrace.data.loader.iteration import (
     LoaderStats,
     SamplerBatchSpecs,
 )
-from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.quarantine import BadSampleBudget, budget_name
 from headrace.data.loader.workers.pool import modules_of
 from headrace.sampling.seeds import combine
 
@@ -53,8 +52,6 @@ _USUAL_PREFETCH = 2  # torch's, for each worker
 _SEEDS = 1 << 63  # torch draws base seeds below it
 
 MakeRemoteWorkers = Callable[[World], RemoteWorkers | None]
-_ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in order
-
 
 _IDLE_EXECUTORS: WeakKeyDictionary[DataLoader[Any], IdleExecutors] = WeakKeyDictionary()
 
@@ -97,7 +94,9 @@ class ExecutorIterator(_BaseDataLoaderIter):
             executor,
             seed=0,
             feed=DeviceTransfer(None, None, pin_memory=self._pin_memory),
-            budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, loader.dataset),
+            budget=BadSampleBudget(
+                budget_name("torch", world, loader.dataset), world, loader.dataset
+            ),
             stats=LoaderStats(),
             timeout_s=self._timeout or float("inf"),
             on_end=functools.partial(idle.give_back, executor),

@@ -30,6 +30,7 @@ from headrace.data.shards.index_rows import FINGERPRINT, IndexRows, Kinds
 from headrace.data.shards.manifest import INDEX_NAME, DatasetManifest
 from headrace.data.storage import Buffer, RangeStream, Store
 from headrace.data.storage.repeated_reads import read_sound
+from headrace.data.storage.urls import cache_folder
 
 _CHUNK_BYTES = 2**20
 _UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks are removed
@@ -140,10 +141,11 @@ def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     """Return the folder for copies, created if needed; None where none is writable.
 
     `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder in the temporary folder.
+    UsageError: it is no folder of this host.
     """
     chosen = cache_dir or env.CACHE_DIR.get()
     own_folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    folder = Path(chosen) / "indexes" if chosen else own_folder
+    folder = cache_folder(chosen, env.CACHE_DIR.name) / "indexes" if chosen else own_folder
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()

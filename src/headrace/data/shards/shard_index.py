@@ -37,6 +37,7 @@ from headrace.data.shards.members import (
 )
 from headrace.data.storage import StorageConfig, Store, join_url, open_store, parse_url
 from headrace.data.storage.repeated_reads import read_sound
+from headrace.data.storage.urls import cache_folder
 
 
 class ShardRows:
@@ -229,7 +230,7 @@ def open_index(
     manifest, data = read_manifest(store)
     # Workers may have another working folder when they open it again.
     url = store.url if _local_folder(url) is not None else url
-    cache_dir = None if cache_dir is None else Path(cache_dir).absolute()
+    cache_dir = None if cache_dir is None else cache_folder(cache_dir, "cache_dir")
     return _open(store, url, manifest, data, cache_dir, config)
 
 

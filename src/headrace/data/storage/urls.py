@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os.path
+import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -84,6 +85,20 @@ def parse_url(url: str) -> Location:
     prefix = prefix.strip("/")
     shown = f"{scheme.lower()}://{root}/{prefix}".rstrip("/") if root else f"memory://{prefix}"
     return Location(kind=kind, root=root, prefix=prefix, url=shown)
+
+
+def cache_folder(path: str | os.PathLike[str], named: str) -> Path:
+    """Return the absolute folder of a cache, from a path (also with ~) or a file:// URL.
+
+    `named` is the argument or variable, for the message. UsageError: it is no folder of this host.
+    """
+    location = parse_url(os.fspath(path))
+    if location.kind != "local":
+        raise UsageError(
+            f"{named}={location.url}: a cache lies in a folder of this host, and this is the URL "
+            "of a store. Name a folder."
+        )
+    return Path(location.prefix)
 
 
 def split_url(url: str) -> tuple[str, str]:

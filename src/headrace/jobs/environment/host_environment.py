@@ -180,11 +180,11 @@ def mount_buckets(
     mounted, by the path at which the script sees it, and the mounts, which last until the job's
     end.
     """
-    mounts = ChannelMounts(
-        folder, parse_cache_limit(options.cache_limit) if options.cache_limit else None
-    )
+    buckets = sorted(_buckets_of_script(options, script, arguments))
+    limit_bytes = parse_cache_limit(options.cache_limit) if options.cache_limit else None
+    mounts = ChannelMounts(folder, limit_bytes, len(buckets))
     bind_mounts: dict[str, str] = {}
-    for bucket in sorted(_buckets_of_script(options, script, arguments)):
+    for bucket in buckets:
         path = _GCS_ROOT / bucket
         if path.exists():  # mounted by the system
             continue

@@ -27,6 +27,7 @@ from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError, NoSpaceError, StorageError, UsageError
 from headrace.core.file_lock import SilenceTimer, open_lock_file, try_lock
 from headrace.core.units import format_bytes
+from headrace.data.storage.urls import cache_folder
 
 UNMODIFIED_NS = 10**18
 """The modification time of every copied file (2001-09-09): another one shows a later write."""
@@ -38,7 +39,7 @@ def default_cache_dir() -> Path:
     """Return the cache folder unless one is named; UsageError: it cannot be made, or not ours."""
     chosen = env.CACHE_DIR.get()
     if chosen:
-        return Path(chosen).absolute() / "channels"
+        return cache_folder(chosen, env.CACHE_DIR.name) / "channels"
     try:
         own = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
         with suppress(FileExistsError):

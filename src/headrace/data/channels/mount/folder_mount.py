@@ -7,6 +7,7 @@ finds them there in time. An unreadable file is skipped: the script gets the err
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -35,21 +36,22 @@ from headrace.data.storage import parse_url
 class MountCache:
     """The cache folder of a mount of a URL, locked until it is closed, or until this process ends.
 
-    It is a separate folder where another mount uses the URL's. OSError: it cannot be used.
+    While other mounts use the URL's folder, it is a separate one with a number, which is removed as
+    it is closed; after a kill the next mount of the URL uses or removes it. OSError: it cannot be
+    used.
     """
 
     def __init__(self, caches: Path, url: str) -> None:
         caches.mkdir(parents=True, exist_ok=True)
-        self.folder = caches / blake2b(url.encode(), 12).hex()
-        self._lock = open_lock_file(f"{self.folder}.lock")
+        first = caches / blake2b(url.encode(), 12).hex()
+        self.folder, self._lock = _lock_unused(first)
+        self._is_kept = self.folder == first
         try:
-            self._is_own = not try_lock(self._lock)
-            if self._is_own:
-                self.folder = caches / f"{self.folder.name}-{os.getpid()}"
             self.folder.mkdir(exist_ok=True)
         except OSError:
             os.close(self._lock)
             raise
+        _remove_abandoned(first, self.folder)
 
     def remove_other_versions(self, version: str | None) -> None:
         """Remove what is cached of other versions of the objects, all of it if None is known."""
@@ -59,9 +61,42 @@ class MountCache:
 
     def close(self) -> None:
         """Release the folder."""
-        if self._is_own:
+        if not self._is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
+
+
+def _lock_unused(first: Path) -> tuple[Path, int]:
+    """Return the first of a URL's cache folders that no mount uses, and its lock; raises OSError.
+
+    It may not exist.
+    """
+    for number in itertools.count():
+        folder = first.with_name(f"{first.name}-{number}") if number else first
+        lock = open_lock_file(f"{folder}.lock")
+        try:
+            if try_lock(lock):
+                return folder, lock
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)
+    raise AssertionError
+
+
+def _remove_abandoned(first: Path, own: Path) -> None:
+    """Remove the separate cache folders that killed mounts of a URL have left."""
+    for folder in first.parent.glob(f"{first.name}-*"):
+        file = folder.with_name(f"{folder.name}.lock")
+        if folder == own or not folder.is_dir() or not file.exists():
+            continue
+        with suppress(OSError):
+            lock = open_lock_file(file)
+            try:
+                if try_lock(lock):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 _UP_S = 60.0

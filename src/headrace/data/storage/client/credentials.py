@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.util
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.data.storage.urls import Location, parse_url, safe_url
 
-_NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process")
+# What a profile has where boto3 is needed, before its keys are looked for and after.
+_ROLE = "role_arn"
+_SIGN_ON = ("sso_account_id", "sso_role_name")
+_AFTER_KEYS = ("sso_session", "sso_start_url", "credential_process", "login_session")
 
 
 def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
@@ -36,21 +39,45 @@ def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
     settings: dict[str, Any] = {name: value for name, value in found.items() if value}
     # Not every S3 server supports bulk deletion, and we delete one object at a time.
     settings["disable_bulk_delete"] = True
-    if any(variable.get() for variable in env.AWS_CREDENTIALS):
-        return settings
+    return settings | _s3_credentials(profile, settings.get("endpoint"), offered_by_host)
+
+
+def _s3_credentials(
+    profile: Mapping[str, str], endpoint: str | None, offered_by_host: Callable[[], bool]
+) -> dict[str, Any]:
+    """Return the settings of the first source of credentials, {} where the client finds it itself.
+
+    The order is that of AWS's own tools: botocore's `create_credential_resolver`.
+    """
+    is_in_variables = _is_any_set(env.AWS_CREDENTIALS) or (
+        _ROLE not in profile and _is_any_set([env.AWS_WEB_IDENTITY_TOKEN_FILE])
+    )
+    if is_in_variables:
+        return {}
+    if not profile.keys().isdisjoint({_ROLE, *_SIGN_ON}):
+        return {"credential_provider": _boto3_provider()}
     if "aws_access_key_id" in profile:
-        return settings | _keys(profile)
-    if any(name in profile for name in _NEEDS_BOTO3):
-        return settings | {"credential_provider": _boto3_provider()}
+        return _keys(profile)
+    if not profile.keys().isdisjoint(_AFTER_KEYS):
+        return {"credential_provider": _boto3_provider()}
+    if _is_any_set(env.AWS_CONTAINER_CREDENTIALS):
+        return {}
+    return _host_credentials(endpoint, offered_by_host)
+
+
+def _host_credentials(endpoint: str | None, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
+    """Return the settings for credentials that a host offers, or for requests without any."""
     if (env.AWS_EC2_METADATA_DISABLED.get() or "").lower() == "true":
-        return settings | {"skip_signature": True}
+        return {"skip_signature": True}
     named = env.AWS_METADATA_ENDPOINT.get() or env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get()
     if named:
-        return settings | {"metadata_endpoint": named.rstrip("/")}
-    elsewhere = "amazonaws.com" not in settings.get("endpoint", "amazonaws.com")
-    if elsewhere or not offered_by_host():
-        settings["skip_signature"] = True
-    return settings
+        return {"metadata_endpoint": named.rstrip("/")}
+    elsewhere = endpoint is not None and "amazonaws.com" not in endpoint
+    return {"skip_signature": True} if elsewhere or not offered_by_host() else {}
+
+
+def _is_any_set(variables: Iterable[env.Variable]) -> bool:
+    return any(variable.get() for variable in variables)
 
 
 def _endpoint(profile: Mapping[str, str]) -> str | None:

@@ -32,7 +32,7 @@ from headrace.data.storage.client.requests import (
     range_of,
     submit,
 )
-from headrace.data.storage.client.retries import Hedge, Retrier, WrongAnswerError
+from headrace.data.storage.client.retries import Hedge, Retrier, WrongAnswerError, is_refused
 from headrace.data.storage.store import (
     Buffer,
     ObjectInfo,
@@ -173,7 +173,14 @@ class DirectClient:
         """Return an object's description."""
 
         async def fetch(store: ObjectStore) -> ObjectInfo:
-            return info_of(await obstore.head_async(store, key))
+            try:
+                return info_of(await obstore.head_async(store, key))
+            except BaseError as error:
+                if self._location.kind != "http" or not is_refused(error):
+                    raise
+            # A signed URL is for GET alone, and some web servers answer nothing else. The body is
+            # not read: the answer's head describes the object.
+            return info_of((await obstore.get_async(store, key)).meta)
 
         return submit(self._get(target, fetch))
 

@@ -149,6 +149,11 @@ def describe_failure(error: BaseException) -> RequestFailure:
     return failure or _from_words(text) or other
 
 
+def is_refused(error: BaseException) -> bool:
+    """Return whether a server refuses a request, by these credentials or as such."""
+    return describe_failure(error).fault in {FailureKind.REFUSED, *DENIALS}
+
+
 def _bad_key(message: str) -> str:
     """Return why no file could have an object's key: the client would not even list it."""
     named = _KEY.search(message)
