@@ -248,6 +248,10 @@ def test_the_real_library_comes_first(job: Path) -> None:
         (["--contract=sagemeker"], "it is one of torchrun, sagemaker, sagemaker-v3, vertex. Did"),
         (["--contract=sagemaker,sagemaker-v3"], "they spell the same variables differently"),
         (["--channel=train=images"], "a script finds its channels by its contract"),
+        (
+            ["--contract=torchrun", "--channel=train=images"],
+            "a script finds its channels by its contract",
+        ),
         (["--contract=vertex", "--channel=train"], "write it as --channel NAME=URL"),
         (["--contract=vertex", "--channel=a=x", "--channel=a=y"], "a=... is given twice"),
         (["--contract=vertex", "--channel=train=imags"], "--channel train=imags: there is no "),
