@@ -1,4 +1,4 @@
-"""`headrace run --apply worker_threads=1,rank_threads=1` on a real script."""
+"""`headrace run --apply` on real scripts: threads, and loaders that lose their workers."""
 
 from __future__ import annotations
 
@@ -123,3 +123,34 @@ def test_without_them_a_product_starts_threads(tmp_path: Path):
     assert ended.returncode == 0, ended.stderr
     if CORES > 1:
         assert any(json.loads(ended.stdout))
+
+
+WITHOUT_WORKERS = """
+from torch.utils.data import DataLoader
+
+for more in (
+    {"multiprocessing_context": "spawn"}, {"timeout": 30},
+    {"multiprocessing_context": "fork", "timeout": 5, "persistent_workers": True},
+    {"prefetch_factor": 4},
+):
+    loader = DataLoader(range(8), batch_size=4, num_workers=2, **more)
+    print(loader.num_workers, len(list(loader)))
+"""
+
+
+def test_a_loader_that_loses_its_workers_loses_what_needs_some(tmp_path: Path):
+    (tmp_path / "train.py").write_text(WITHOUT_WORKERS)
+    ended = run_job(tmp_path, "--profile", "off", "--apply", "num_workers=0", "train.py")
+    assert ended.stdout == "0 2\n" * 4, ended.stderr
+    assert "was applied to no DataLoader" not in ended.stderr
+
+
+def test_what_a_loader_without_workers_cannot_use_is_said_to_be_applied_to_none(tmp_path: Path):
+    (tmp_path / "train.py").write_text(
+        "from torch.utils.data import DataLoader\nprint(len(list(DataLoader(range(8)))))\n"
+    )
+    flags = ["--profile", "off", "--apply", "prefetch_factor=4,persistent_workers=on"]
+    ended = run_job(tmp_path, *flags, "train.py")
+    assert ended.stdout == "8\n", ended.stderr
+    for each in ("prefetch_factor=4", "persistent_workers=on"):
+        assert f"{each} was applied to no DataLoader" in ended.stderr

@@ -190,6 +190,27 @@ def test_a_job_in_a_copy_of_a_runs_folder_is_another_run(folder: Path):
     assert second.info.status == "FINISHED"
 
 
+OWN_PLACE = """
+import os
+
+print(os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_EXPERIMENT_NAME"))
+"""
+
+
+def test_variables_given_to_a_script_say_where_its_own_calls_of_mlflow_go(folder: Path):
+    (folder / "own.py").write_text(OWN_PLACE)
+    words = ["--profile", "off", "--environment", "MLFLOW_EXPERIMENT_NAME=mine"]
+    named = job(folder, "--name", "named", *words, "own.py")
+    assert named.stdout == f"{database_uri(folder / 'runs')} mine\n", named.stderr
+    _, tracked = run_of(folder, "named", "mine")
+    assert tracked.info.status == "FINISHED"
+    elsewhere = ["--environment", "MLFLOW_TRACKING_URI=http://none:5000"]
+    sent = job(folder, "--name", "sent", *words, *elsewhere, "own.py")
+    assert sent.stdout == "http://none:5000 mine\n", sent.stderr
+    _, tracked = run_of(folder, "sent", "own")  # the job's run stays where Headrace was asked to
+    assert tracked.info.status == "FINISHED"
+
+
 UNTRACKED = """
 from headrace import experiments
 

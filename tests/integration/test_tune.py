@@ -132,6 +132,16 @@ def test_wrong_use_is_reported(tmp_path: Path):
     assert "needs a script" in printed(tmp_path, "tune", code=2)
     (tmp_path / "x.py").touch()
     assert "names its runs itself" in printed(tmp_path, "tune", "--name", "x", "x.py", code=2)
+    (tmp_path / "x.yaml").write_text("entry_point: x.py\ncheckpoint_s3_uri: kept\n")
+    for words in (
+        ("--checkpoint-uri", "kept", "x.py"),
+        ("--contract", "vertex", "--output-path=out", "x.py"),
+        ("--nproc-per-node", "1", "--checkpoint-uri", "kept", "x.py"),
+        ("x.yaml",),
+    ):
+        assert "go on from each other's checkpoints" in " ".join(
+            printed(tmp_path, "tune", *words, code=2).split()
+        )
     applied = ("--nproc-per-node", "1", "--apply", "rank_threads=1")
     assert "write it first" in printed(tmp_path, "tune", *applied, "x.py", code=2)
     assert "fewer than 10" in printed(tmp_path, "tune", "--steps", "3", "x.py", code=2)

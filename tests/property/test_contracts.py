@@ -24,6 +24,7 @@ from headrace.platforms.sagemaker import (
     sagemaker_v3_variables,
     sagemaker_variables,
 )
+from headrace.platforms.script_contract import script_arguments
 from headrace.platforms.training_job import Channel, HostResources, TrainingJob
 from headrace.platforms.vertex import (
     VertexPaths,
@@ -243,6 +244,18 @@ def test_the_two_dialects_of_arguments() -> None:
         "--lr", "0.1", "--b", "true", "--nothing", "null", "--augment", '{"flip": 1, "crop": 2}',
         "--a", "x",
     ]  # fmt: skip
+
+
+@given(HYPERPARAMETERS)
+def test_without_a_contract_a_text_reaches_the_script_as_it_was_typed(values) -> None:
+    typed = {"version": "1.10", "commit": "4827e93", "id": "1e400", "day": "007", "none": "null"}
+    for contracts in ((), ("torchrun",)):
+        words = script_arguments(contracts, {**values, **typed})
+        read = dict(zip(words[::2], words[1::2], strict=True))
+        for name, value in {**values, **typed}.items():
+            text = read[f"--{name}"]
+            assert text == value if isinstance(value, str) else json.loads(text) == value
+    assert script_arguments(("sagemaker-v3",), typed)[1] == "1.1"  # as its SDK passes it on
 
 
 def test_ten_hosts_are_in_the_order_of_their_numbers() -> None:

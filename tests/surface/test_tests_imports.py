@@ -91,8 +91,9 @@ PURE = """
     observe.whatif.measured_pipeline observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
     observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
-    offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.training_job
-    platforms.vertex records.data_frames records.redaction report.charts.base report.charts.flame
+    offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.script_contract
+    platforms.training_job platforms.vertex records.data_frames records.redaction
+    report.charts.base report.charts.flame
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
     report.charts.steps report.charts.waits report.formatting report.live.access_token
     report.live.guard report.markup report.open_run

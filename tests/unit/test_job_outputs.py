@@ -14,6 +14,8 @@ import pytest
 from headrace.core.errors import CheckpointError
 from headrace.core.files import temporary_name
 from headrace.data.storage import Store, open_store
+from headrace.jobs.spec import ContractOptions, SyncOptions
+from headrace.jobs.sync.host_sync import OutputUpload
 from headrace.jobs.sync.output_process import JobOutputs, merge_folders, write_archive
 
 
@@ -195,6 +197,30 @@ def test_parts_of_an_attempt_that_was_killed_are_not_merged(tmp_path: Path) -> N
     launcher.at_the_end(of_parts=False)
     part.contract = "sagemaker"
     assert part.there() == {"new.pt": "new"}
+
+
+@pytest.mark.parametrize("hosts", [(), ("algo-1",), ("algo-1", "algo-3")])
+def test_failures_of_hosts_that_an_attempt_has_no_more_are_none_of_it(
+    tmp_path: Path, hosts: tuple[str, ...]
+) -> None:
+    outputs = {
+        host: tmp_path / "run" / "hosts" / host / "ml" / "output"
+        for host in ("algo-1", "algo-2", "algo-3")
+    }
+    for output in outputs.values():
+        output.mkdir(parents=True)
+        (output / "failure").write_text("of the attempt before")
+    upload = OutputUpload(
+        SyncOptions(output_path=str(tmp_path / "url")), ContractOptions(contracts=("sagemaker",)),
+        tmp_path / "run",
+    )  # fmt: skip
+    upload.begin()
+    for host in hosts:
+        (outputs[host] / "failure").write_text(f"of {host}")
+    assert upload.finish()
+    store = open_store(str(tmp_path / "url"))
+    there = [bytes(store.get(info.path)).decode() for info in store.list("run/output")]
+    assert sorted(there) == [f"of {host}" for host in hosts]
 
 
 def test_a_circle_through_folders_elsewhere_ends(outputs: Outputs, tmp_path: Path) -> None:

@@ -413,6 +413,7 @@ def test_what_is_installed_is_compared_with_what_was_asked_for():
     fits = request(framework_version=torch, py_version=f"py{python}")
     assert fits.notes == ()
     assert request(framework_version=torch.rpartition(".")[0]).notes == ()
+    assert request(py_version="py3").notes == ()  # of the SDK's older images
     differs = request(framework_version="1.8.1", py_version="py36")
     assert [note.split(" is asked")[0] for note in differs.notes] == [
         "framework_version 1.8.1", "py_version py36",

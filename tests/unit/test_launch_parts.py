@@ -13,13 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.process.parent_death import parent_bound_command
 from headrace.core.process.process_groups import RankProcessGroups
 from headrace.core.process.sidecar import Sidecar
 from headrace.core.process.supervision import exit_code_of
+from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.cli_args import check_script, direct_job
-from headrace.jobs.environment.script_environment import ScriptEnvironment
+from headrace.jobs.environment.script_environment import (
+    ScriptEnvironment,
+    join_environments,
+    with_script_options,
+)
 from headrace.jobs.failure import (
     ClockOffset,
     RankFailure,
@@ -30,7 +36,7 @@ from headrace.jobs.failure import (
 )
 from headrace.jobs.host_run import HostRun
 from headrace.jobs.output import LogFollower, Tee
-from headrace.jobs.spec import ContractOptions, Script, SyncOptions
+from headrace.jobs.spec import ContractOptions, Script, ScriptOptions, SyncOptions
 from headrace.jobs.sync.host_sync import HostSync, OutputUpload
 from headrace.jobs.torchrun_process import TorchrunProcess, looks_like_torchruns
 from jobs import DEADLINE_S, alive, eventually
@@ -470,3 +476,45 @@ def test_both_threads_that_finish_uploads_wait_for_the_first(tmp_path: Path):
     for thread in threads:
         thread.join(DEADLINE_S)
     assert (found, sync.calls) == ([False, False], 1)
+
+
+def test_a_pythonpath_that_the_user_gives_goes_before_what_is_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "/old:lib")
+    options = ScriptOptions(environment={"PYTHONPATH": "/mine:/old"})
+    plain = with_script_options(ScriptEnvironment(), options, tmp_path).environment
+    expected = f"/mine:/old:{Path.cwd()}/lib"
+    assert plain["PYTHONPATH"] == expected
+    recorded = {"PYTHONPATH": env.pythonpath_with(SITECUSTOMIZE_DIR)}
+    joined = join_environments(plain, recorded)
+    assert joined["PYTHONPATH"] == f"{SITECUSTOMIZE_DIR}:{expected}"
+    of_contract = ScriptEnvironment(environment=recorded)  # as of SageMaker's, for smdistributed
+    assert with_script_options(of_contract, options, tmp_path).environment == joined
+
+
+URI, NAME, NUMBER = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {URI: "sqlite:///runs.db", NAME: "train", NUMBER: None}),
+        ({URI: "http://a"}, {URI: "http://a"}),
+        ({URI: "http://a", NAME: "mine"}, {URI: "http://a", NAME: "mine", NUMBER: None}),
+        ({NAME: "mine"}, {URI: "sqlite:///runs.db", NAME: "mine", NUMBER: None}),
+        ({NUMBER: "7"}, {URI: "sqlite:///runs.db", NAME: None, NUMBER: "7"}),
+        ({URI: ""}, {URI: "sqlite:///runs.db", NAME: "train", NUMBER: None}),
+    ],
+)
+def test_variables_of_mlflow_s_that_the_user_gives_are_the_script_s(
+    given: dict[str, str], expected: dict[str, str | None]
+) -> None:
+    options = ScriptOptions(environment=given)
+    script = with_script_options(ScriptEnvironment(), options, Path("none")).environment
+    recorded = {URI: "sqlite:///runs.db", NAME: "train", NUMBER: None, "HEADRACE_SPOOL": "spool"}
+    joined = join_environments(script, recorded)
+    assert joined.pop("HEADRACE_SPOOL") == "spool"
+    joined.pop("PYTHONPATH", None)  # what the tests themselves have
+    assert joined == expected

@@ -148,6 +148,16 @@ def test_a_flag_with_nothing_behind_it_is_refused():
             JobSpec.parse({"contract": ["sagemaker"], name: [text]}, Script(path="train.py"))
 
 
+@pytest.mark.parametrize("contracts", [[], ["torchrun"], ["torchrun,torchrun"]])
+def test_channels_of_a_job_whose_script_would_not_find_them_are_refused(contracts: list[str]):
+    texts = {"contract": contracts, "channel": ["train=s3://b/train"]}
+    with pytest.raises(UsageError, match=r"--channel train=.*Add --contract sagemaker"):
+        JobSpec.parse(texts, Script(path="train.py"))
+    for more in ("sagemaker", "vertex"):
+        found = JobSpec.parse({**texts, "contract": [*contracts, more]}, Script(path="train.py"))
+        assert found.contract.channels == {"train": "s3://b/train"}
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "flag"),
     [

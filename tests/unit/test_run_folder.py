@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from headrace import Estimator
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.files import is_temporary, temporary_name
 from headrace.records import run_folder
 from headrace.records.reader import Records, run_provenance
-from headrace.records.run_folder import open_run_folder
+from headrace.records.run_folder import RunFolder, open_run_folder
 
 
 @pytest.fixture(autouse=True)
@@ -226,3 +228,87 @@ def test_an_attempt_of_another_boot_or_version_lasts_at_least_no_time(
         monkeypatch.setattr("time.time", lambda: attempt.started_s - 7.0)
         assert other.now_s() == other.started_s
     assert replace(attempt, ended_s=attempt.started_s - 60.0).lasted_s == 0.0
+
+
+FAILED = "Traceback (most recent call last):\n  File 't.py'\nValueError: {}\n"
+
+
+def failed_attempt(folder: RunFolder, text: str, *, is_estimators: bool) -> int:
+    """Add an attempt that failed and printed a text: to the launcher's log, or to a terminal."""
+    place = folder.path / "launcher.log" if is_estimators else Path(os.devnull)
+    with subprocess.Popen(["true"]) as launcher:  # it has ended, as that of a run that failed
+        pass
+    standard_output = os.dup(1)
+    with place.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        try:
+            attempt = folder.start_attempt(
+                command=["headrace", "run", "t.py"], argv=["t.py"], world_size=1,
+                launcher=launcher.pid,
+            )  # fmt: skip
+        finally:
+            os.dup2(standard_output, 1)
+            os.close(standard_output)
+        output.write(text.encode())
+    (folder.logs(attempt.number) / "rank-0.stderr").write_text(text)
+    folder.end_attempt(attempt.number, 1)
+    return attempt.number
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+@pytest.mark.parametrize("text", ["no GPU is left\n", FAILED.format("no GPU is left")])
+def test_an_attempt_s_output_is_its_own_however_those_of_its_run_were_started(
+    capsys: pytest.CaptureFixture[str], first: bool, second: bool, text: str
+) -> None:
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    failed_attempt(folder, FAILED.format("no labels"), is_estimators=first)
+    assert failed_attempt(folder, text, is_estimators=second) == 2
+    est = Estimator.attach("base")
+    est.logs()
+    assert capsys.readouterr().out == text
+    with pytest.raises(LaunchError, match="no GPU is left") as raised:
+        est.wait()
+    assert "no labels" not in str(raised.value)
+
+
+def test_of_an_older_version_s_run_the_launcher_s_log_is_the_first_attempt_s(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    for text in ("one\n", "two\n"):
+        failed_attempt(folder, text, is_estimators=True)
+        content = json.loads((folder.path / "run.json").read_text())
+        for attempt in content["attempts"]:
+            attempt["launcher"].pop("log_begin", None)
+        (folder.path / "run.json").write_text(json.dumps(content))
+        Estimator.attach("base").logs()
+        assert capsys.readouterr().out == text
+
+
+def test_the_last_words_of_several_ranks_are_those_of_the_one_that_failed_first() -> None:
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    failed_attempt(folder, FAILED.format("of the first start"), is_estimators=False)
+    restart = folder.logs(1) / "restart-1"
+    restart.mkdir()
+    for rank, text, written_s in (
+        (0, FAILED.format("the connection was closed"), 30),
+        (1, "[rank1]: " + FAILED.format("no labels"), 20),
+        (2, "a warning\n", 10),
+    ):
+        (restart / f"rank-{rank}.stderr").write_text(text)
+        os.utime(restart / f"rank-{rank}.stderr", (written_s, written_s))
+    with pytest.raises(LaunchError, match="no labels") as raised:
+        Estimator.attach("base").wait()
+    assert str(restart / "rank-1.stderr") in str(raised.value)
+
+
+def test_a_last_line_without_an_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    failed_attempt(folder, "accuracy 0.9", is_estimators=False)
+    Estimator.attach("base").logs()
+    assert capsys.readouterr().out == "accuracy 0.9"
+    (folder.logs(1) / "rank-1.stdout").write_text("accuracy 0.8\nend")
+    Estimator.attach("base").logs()
+    shown = "[rank-0] accuracy 0.9\n[rank-1] accuracy 0.8\n[rank-1] end\n"
+    assert capsys.readouterr().out == shown

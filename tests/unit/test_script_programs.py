@@ -13,6 +13,7 @@ from headrace.core.errors import UsageError
 from headrace.jobs.cli_args import check_script
 from headrace.jobs.environment.script_command import (
     check_program,
+    default_code_folder,
     find_program,
     program_command,
     script_command,
@@ -138,6 +139,32 @@ def test_a_program_is_looked_for_in_the_code_folder_then_where_it_is_typed_then_
             check_program(program, path)
     with pytest.raises(UsageError, match=r"chmod \+x"):
         check_program("./" + made("train.py", "import torch", 0o644), None)
+
+
+def test_the_code_of_a_program_of_this_host_is_in_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{folder}/tools::/usr/bin:/bin")
+    here = Path.cwd()
+    for name in ("tools", "code"):
+        Path(name).mkdir()
+        made(f"{name}/launch", "#!/bin/sh\n", 0o755)
+        made(f"{name}/train.py", "import torch", 0o644)
+    for script, is_named, expected in (
+        ("/bin/sh", True, here),
+        ("/bin/sh", False, here),
+        (sys.executable, True, here),  # of an environment that need not be on PATH
+        ("tools/launch", True, here),
+        ("tools/launch", False, here),
+        ("bash", True, here),
+        ("code/launch", True, here / "code"),
+        ("code/launch", False, here / "code"),
+        ("code/train.py", False, here / "code"),
+        ("tools/train.py", False, here / "tools"),  # Python's, which is no program
+    ):
+        found = default_code_folder(script, is_module=False, never_python=is_named)
+        assert found == expected, script
+    assert default_code_folder("a.b", is_module=True, never_python=False) == here
 
 
 def test_a_program_s_path_may_hold_an_equals_sign(folder: Path):

@@ -179,6 +179,41 @@ def test_a_dotted_key_reaches_into_a_channel(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("key", "url", "more", "below"),
+    [
+        ("checkpoint_uri", "s3://b/kept", "", "s3://b/kept/"),
+        ("checkpoint_uri", "gs://b/kept/", 'contract = "vertex"\n', "gs://b/kept/"),
+        ("checkpoint_s3_uri", "s3://b", "", "s3://b/"),
+        ("checkpoint_uri", "kept", 'contract = "torchrun"\n', "kept/"),
+        ("output_path", "gs://b/out", 'contract = "vertex"\n', "gs://b/out/"),
+        ("output_path", "out/", 'contract = ["sagemaker", "vertex"]\n', "out/"),
+    ],
+)
+def test_runs_do_not_go_on_from_each_other_s_checkpoints_or_overwrite_outputs(
+    tmp_path: Path, key: str, url: str, more: str, below: str
+) -> None:
+    head = f'{more}{key} = "{url}"\n{JOB}'
+    for runs in (
+        "[sweep.grid]\nhyperparameters.lr = [0.1, 0.2]\n",
+        '[[sweep.runs]]\nname = "lr0.1"\n[[sweep.runs]]\nname = "lr0.2"\n',
+    ):
+        sweep = read(tmp_path, head + runs)
+        name = "checkpoint_uri" if key == "checkpoint_s3_uri" else key
+        places = [run.request.options[name] for run in sweep.runs]
+        assert places == [[f"{below}tried-lr0.1"], [f"{below}tried-lr0.2"]]
+        # As a further attempt has them, and whatever the other runs are:
+        assert [run.request.arguments[key] for run in sweep.runs] == [each for (each,) in places]
+
+
+def test_a_url_that_a_run_has_for_itself_stays_and_so_does_one_with_jobs_below_it(tmp_path: Path):
+    text = 'checkpoint_uri = "a"\noutput_path = "out"\n' + JOB
+    text += '[[sweep.runs]]\ncheckpoint_uri = "b"\n[[sweep.runs]]\n'
+    options = [run.request.options for run in read(tmp_path, text).runs]
+    assert [each["checkpoint_uri"] for each in options] == [["b"], ["a/tried-2"]]
+    assert [each["output_path"] for each in options] == [["out"], ["out"]]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (JOB, r"it has no table \[sweep.grid\]"),

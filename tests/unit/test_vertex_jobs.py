@@ -82,9 +82,22 @@ class SdksMachine:
         }
 
 
+class SdksPool:
+    """A pool as the SDK has it: protobuf's JSON has its `replica_count`, of 64 bits, as a text."""
+
+    @staticmethod
+    def to_dict(_: SdksPool) -> dict[str, Any]:
+        return {**pool("python", "a.py"), "replica_count": "3", "nfs_mounts": []}
+
+
 def test_objects_of_the_sdk_are_read_as_dicts() -> None:
     spec = {**pool("python", "a.py"), "machine_spec": SdksMachine()}
     assert pools_request([spec], "")["instance_groups"][0].devices == 2
+    (group,) = pools_request([SdksPool()], "")["instance_groups"]
+    assert (group.count, group.devices) == (3, 2)
+    for none in ("0", "", "-1", "1.5", "x"):
+        with pytest.raises(UsageError, match="replica_count"):
+            pools_request([{**spec, "replica_count": none}], "")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,10 @@ _LOADER_CLASSES = (
     ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader"),
 )
 """Modules and classes of loaders that construct themselves: torchdata's does not call torch's."""
-_NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
+_NEEDS_WORKERS = {
+    "prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None,
+    "timeout": 0,
+}  # fmt: skip
 """Arguments that torch rejects without workers, and their values then."""
 
 
@@ -162,8 +165,11 @@ def _construct(
     if applied:
         wanted: dict[str, Any] = {each.name: each.value for each in applied}
         default = signature.parameters["num_workers"].default
-        bound.arguments.update(_consistent(wanted, dict(bound.arguments), default))
+        changed = _consistent(wanted, dict(bound.arguments), default)
+        bound.arguments.update(changed)
         args, kwargs = bound.args, bound.kwargs
+        if "num_workers" not in wanted:  # else what needs workers has gone with them, as it says
+            applied = [each for each in applied if changed[each.name] == each.value]
     construct(*args, **kwargs)
     _record_applied(applied)
 
@@ -171,14 +177,16 @@ def _construct(
 def _consistent(wanted: dict[str, Any], given: dict[str, Any], default: object) -> dict[str, Any]:
     """Return the arguments to change; without workers, reset those that need workers.
 
-    `default` is the loader's number of workers where none is given.
+    `default` is the loader's number of workers where none is given. What the script itself gives a
+    loader that it gives no workers stays as it is.
     """
     if "prefetch_factor" in wanted and "prefetch_batches" in given:  # Headrace's loader has both
         wanted = {**wanted, "prefetch_batches": None}
     workers = wanted.get("num_workers", given.get("num_workers", default))
     if workers:
         return wanted
-    unneeded = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
+    names = {*wanted, *given} if "num_workers" in wanted else {*wanted}
+    unneeded = {name: none for name, none in _NEEDS_WORKERS.items() if name in names}
     return {**wanted, **unneeded}
 
 

@@ -223,14 +223,19 @@ def thread_variables(count: int) -> dict[str, str | None]:
     return {each.name: str(count) for each in (OMP_NUM_THREADS, *OTHER_THREADS)}
 
 
+def pythonpath() -> list[str]:
+    """Return the entries of this process's PYTHONPATH, absolute.
+
+    A script may start in another folder than this process.
+    """
+    text = PYTHONPATH.get()
+    return [] if text is None else [os.path.abspath(each) for each in text.split(":")]  # noqa: PTH100
+
+
 def pythonpath_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
-    others = PYTHONPATH.get()
-    if others is None:
-        return entry
-    # A script may start in another folder than this process.
-    paths = [os.path.abspath(each) for each in others.split(":")]  # noqa: PTH100
-    return ":".join(paths if paths[0] == entry else [entry, *paths])
+    paths = pythonpath()
+    return ":".join(paths if paths[:1] == [entry] else [entry, *paths])
 
 
 MAX_TEXT_BYTES = 128 * 1024

@@ -95,14 +95,15 @@ def describe_exit(returncode: int, *, had_to_stop: bool = False) -> str:
     return f"killed by {name}{hint} (exit code {exit_code_of(returncode)})"
 
 
-def last_traceback(log: Path) -> str:
+def last_traceback(log: Path, begin: int = 0) -> str:
     """Return the last traceback in a log, or its last lines; "" where there is no log.
 
-    Of a crash in native code it is that of the thread that crashed, as faulthandler wrote it.
+    Of a crash in native code it is that of the thread that crashed, as faulthandler wrote it. What
+    stands before the offset `begin` does not count.
     """
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
+            file.seek(max(begin, log.stat().st_size - _EXCERPT_BYTES))
             text = _TORCHS_PREFIX.sub("", file.read().decode(errors="replace"))
     except FileNotFoundError:
         return ""
@@ -146,6 +147,31 @@ def _is_disk_full(log: Path) -> bool:
         return False
     blocks = status.f_bavail if os.geteuid() else status.f_bfree  # some are kept for root
     return blocks * status.f_frsize < _FULL_BYTES
+
+
+_RESTART = re.compile(r"restart-(\d+)")
+_CRASH = re.compile(f"^({re.escape(_TRACEBACK)}|Fatal Python error: )", re.MULTILINE)
+
+
+def first_failed_log(logs: Path) -> Path:
+    """Return the log of the rank of an attempt that failed first, as far as its logs tell.
+
+    Of the last start of the ranks that is the one with a traceback that ended first: the others
+    fail, or are stopped, because of it.
+    """
+    found = sorted(logs.rglob("*.stderr"))
+    last = max(map(_start_of, found), default=0)
+    return min(
+        (log for log in found if _start_of(log) == last),
+        key=lambda log: (_CRASH.search(last_traceback(log)) is None, last_write_s(log)),
+        default=logs / "rank-0.stderr",
+    )
+
+
+def _start_of(log: Path) -> int:
+    """Return the number of the restart of ranks that a log is of."""
+    restart = _RESTART.fullmatch(log.parent.name)
+    return int(restart[1]) if restart else 0
 
 
 def last_write_s(log: Path) -> float:

@@ -398,8 +398,8 @@ def _notes(asked: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _has_version_prefix(version: str, parts: Sequence[str]) -> bool:
-    have = version.partition("+")[0].split(".")
-    return have[: len(parts)] == [part for part in parts if part] or have == list(parts)
+    have, wanted = version.partition("+")[0].split("."), [part for part in parts if part]
+    return have[: len(wanted)] == wanted
 
 
 def run_stem(given: Mapping[str, Any]) -> str:

@@ -233,7 +233,7 @@ def _start_attempt(
         world_size=ranks,
         groups=recorded_groups(job.hosts.groups, offload=None),
     )
-    begin_tracking(folder, attempt, job.run)
+    begin_tracking(folder, attempt, job.run, job.environment.environment)
     print_status(f"run folder {folder.path}")
     if other := folder.other_job(attempt):
         print_status(other)

@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.jobs.failure import last_traceback
+from headrace.jobs.failure import first_failed_log, last_traceback
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, find_run, recorded_attempts
-from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_launcher
+from headrace.records.run_folder import (
+    LAUNCHER_LOG,
+    LOG_BEGIN,
+    Attempt,
+    RunFolder,
+    running_launcher,
+)
 
 if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun
@@ -42,7 +48,8 @@ class RunHandle:
 
     path: Path
     number: int
-    begin: int = 0  # offset in bytes at which the attempt's output begins in the launcher's log
+    # Offset in bytes at which the attempt's output begins in the launcher's log; None: see run.json
+    begin: int | None = None
     # The launcher, if this process started it
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -102,12 +109,13 @@ class RunHandle:
         """Print the attempt's output from its beginning to its end; return the exit code."""
         files: dict[Path, _LogPrinter] = {}
 
-        def show() -> None:
+        def show(*, to_the_end: bool = False) -> None:
             for path, begin, prefix in self._output_files():
-                files.setdefault(path, _LogPrinter(path, begin, prefix)).show()
+                printer = files.setdefault(path, _LogPrinter(path, begin, prefix))
+                printer.show(to_the_end=to_the_end)
 
         self._until_ended(show)
-        show()
+        show(to_the_end=True)
         return self.wait()
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
@@ -154,28 +162,33 @@ class RunHandle:
         code, state = self.exit_code, self.state
         if state in {"Completed", "InProgress", "Stopped"}:
             return
-        log = self._log()
-        ran = any(RunFolder(self.path).logs(self.number).rglob("*.std*"))
+        logs = RunFolder(self.path).logs(self.number)
+        log, begin = self._launcher_log() or (first_failed_log(logs), 0)
+        ran = any(logs.rglob("*.std*"))
         if not ran and code is not None:
-            message = _last_message(_failure_text(_tail(log, self.begin)))
+            message = _last_message(_failure_text(_tail(log, begin)))
             raise UsageError(message) if code == UsageError.exit_code else LaunchError(message)
         how = "was killed" if code is None else f"failed with exit code {code}"
-        message = _failure_text(last_traceback(log))
+        message = _failure_text(last_traceback(log, begin))
         raise LaunchError(f"{self.name} {how}. Its last words:\n{message}\nAll that it said: {log}")
 
-    def _log(self) -> Path:
-        ours = self.path / LAUNCHER_LOG
-        if ours.exists():
-            return ours
-        folder = RunFolder(self.path).logs(self.number)  # started from a command line
-        found = sorted(folder.rglob("*.stderr"))
-        return found[0] if found else folder / "rank-0.stderr"
+    def _launcher_log(self) -> tuple[Path, int] | None:
+        """Return the launcher's log and where this attempt begins in it; None: it is not there.
+
+        Attempts of one run may be started in different ways, and each has its own output.
+        """
+        log, begin = self.path / LAUNCHER_LOG, self.begin
+        attempt = self.attempt if begin is None else None
+        if attempt is not None:
+            # An older version says nothing of it: what is there is the first attempt's at most.
+            begin = attempt.launcher.get(LOG_BEGIN, 0 if self.number == 1 else None)
+        return (log, begin) if begin is not None and log.exists() else None
 
     def _output_files(self) -> list[tuple[Path, int, str]]:
         """Return the attempt's output files, the offset of each, and a prefix for its lines."""
-        ours = self.path / LAUNCHER_LOG
-        if ours.exists():
-            return [(ours, self.begin, "")]
+        ours = self._launcher_log()
+        if ours is not None:
+            return [(*ours, "")]
         found = sorted(RunFolder(self.path).logs(self.number).rglob("*.std*"))
         alone = len({path.stem for path in found}) == 1
         return [(path, 0, "" if alone else f"[{path.stem}] ") for path in found]
@@ -214,14 +227,17 @@ class _LogPrinter:
         self._offset = begin
         self._prefix = prefix
 
-    def show(self) -> None:
+    def show(self, *, to_the_end: bool = False) -> None:
+        """Print the lines that have ended since the last time, and at the end all that is left."""
         try:
             with self._log.open("rb") as file:
                 file.seek(self._offset)
                 text = file.read()
         except FileNotFoundError:
             return
-        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if to_the_end and self._prefix and text and not text.endswith(b"\n"):
+            text += b"\n"  # else the next log's first line would go on with it
+        end = len(text) if to_the_end else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self._offset += end
         lines = text[:end].decode(errors="replace").splitlines(keepends=True)
         sys.stdout.write("".join(self._prefix + line for line in lines))

@@ -232,7 +232,7 @@ class ContractOptions(OptionGroup):
     def checked(self) -> Self:
         """Return the options if they fit together; raises UsageError."""
         check_hyperparameters(self.hyperparameters)
-        if self.channels and not self.contracts:
+        if self.channels and not self.has_platform:
             raise UsageError(
                 f"--channel {next(iter(self.channels))}=...: a script finds its channels by its "
                 "contract. Add --contract sagemaker (SM_CHANNEL_...) or --contract "

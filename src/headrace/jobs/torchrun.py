@@ -179,7 +179,7 @@ def _start_attempt(
             job.spec.hosts.groups, None if job.cluster is None else job.cluster.offload
         ),
     )
-    begin_tracking(folder, attempt, run)
+    begin_tracking(folder, attempt, run, job.spec.environment.environment)
     announcement = {
         "run_dir": str(folder.path),
         "attempt": attempt.number,

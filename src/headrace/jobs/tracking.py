@@ -67,9 +67,12 @@ def check_experiment(folder: RunFolder, options: RunOptions) -> None:
         )
 
 
-def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> None:
+def begin_tracking(
+    folder: RunFolder, attempt: Attempt, options: RunOptions, environment: Mapping[str, str]
+) -> None:
     """Write down an attempt that starts, for MLflow; nothing where the run is not tracked.
 
+    `environment` has the variables that the user gives the script, which may name the experiment.
     A run whose folder cannot be written, or does not say where it is tracked, says so, and goes on.
     """
     uri = options.tracking_uri or env.TRACKING.get()
@@ -79,7 +82,7 @@ def begin_tracking(folder: RunFolder, attempt: Attempt, options: RunOptions) -> 
         if uri == NO_TRACKING:
             return
         if target is None:
-            _target(folder, attempt, options, uri).write(spool)
+            _target(folder, attempt, options, uri, environment).write(spool)
         writer = SpoolWriter(spool)
         for entry in _first_entries(folder, attempt):
             writer.add(entry)
@@ -123,20 +126,39 @@ def mlflow_variables(spool: Path) -> dict[str, str | None]:
     return found
 
 
-def _target(folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str | None) -> RunTarget:
+def _target(
+    folder: RunFolder, attempt: Attempt, options: RunOptions, uri: str | None,
+    environment: Mapping[str, str],
+) -> RunTarget:  # fmt: skip
     script = attempt.argv[0]
-    experiment = options.experiment or env.MLFLOW_EXPERIMENT_NAME.get()
-    experiment_id = "" if experiment else env.MLFLOW_EXPERIMENT_ID.get("")
+    experiment, experiment_id = _experiment(options, environment)
     return RunTarget(
         key=uuid.uuid4().hex,
         tracking_uri=tracking_uri(runs_folder(options.runs_dir), uri),
         experiment=encodable(experiment or Path(script).stem),
-        experiment_id=experiment_id or "",
+        experiment_id=experiment_id,
         run_name=encodable(folder.path.name),
         started_ms=round(attempt.started_s * 1000),
         run_type=JOB_RUN_TYPE,
         git_folder=str(Path(script).absolute().parent),
     )
+
+
+def _experiment(options: RunOptions, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name or the number of a run's experiment, whichever is given first.
+
+    The script's variables count unless they are about another place of MLflow's.
+    """
+    if options.experiment:
+        return options.experiment, ""
+    is_elsewhere = bool(environment.get(env.MLFLOW_TRACKING_URI.name))
+    here = env.whole_environment()
+    for variables in (here,) if is_elsewhere else (environment, here):
+        if name := variables.get(env.MLFLOW_EXPERIMENT_NAME.name):
+            return name, ""
+        if number := variables.get(env.MLFLOW_EXPERIMENT_ID.name):
+            return "", number
+    return "", ""
 
 
 def _first_entries(folder: RunFolder, attempt: Attempt) -> Iterator[Entry]:

@@ -12,6 +12,8 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.overrides import Override
 from headrace.jobs.cli_args import direct_job
+from headrace.jobs.job_file import is_job_file, read_job_file
+from headrace.jobs.spec import JobSpec
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Diagnosis, Remedy
 from headrace.observe.whatif.comparison import (
@@ -112,6 +114,26 @@ def _refuse_run_flags(argv: Sequence[str]) -> None:
             raise UsageError(f"{flag}: headrace tune names its runs itself; leave it out.")
     if job.recording.overrides:
         raise UsageError("--apply: write it first, headrace tune --apply ..., before torchrun's.")
+    _refuse_urls(job)
+
+
+_URL_FLAGS = {"checkpoint_uri": "--checkpoint-uri", "output_path": "--output-path"}
+_URL_KEYS = (*_URL_FLAGS, "checkpoint_s3_uri")
+
+
+def _refuse_urls(job: JobSpec) -> None:
+    """Raise UsageError where the runs would have their checkpoints or outputs at one URL."""
+    named = [flag for name, flag in _URL_FLAGS.items() if getattr(job.sync, name) is not None]
+    script = job.script.path
+    if is_job_file(script):
+        keys = read_job_file(Path(script))
+        named += [f"{script}: {key}" for key in _URL_KEYS if keys.get(key)]
+    if named:
+        raise UsageError(
+            f"{named[0]}: the runs of a tuning would go on from each other's checkpoints, or "
+            "overwrite each other's outputs, and the job itself would find there what they left. "
+            "Leave it out."
+        )
 
 
 def best_remedy(

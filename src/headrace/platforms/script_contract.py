@@ -7,6 +7,7 @@ another job, and a script may act on its presence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -58,13 +59,19 @@ def script_arguments(
 ) -> list[str]:
     """Return hyperparameters as arguments, in the form of the first contract that has one.
 
-    Without such a contract it is that of SageMaker's SDK 3: in the order given, values as JSON.
+    Without such a contract they are in the order given: texts as they are, other values as JSON.
     """
     if "sagemaker" in contracts:
         return sagemaker_arguments(hyperparameters)
-    if "vertex" in contracts and "sagemaker-v3" not in contracts:
+    if "sagemaker-v3" in contracts:
+        return sagemaker_v3_arguments(hyperparameters)
+    if "vertex" in contracts:
         return vertex_arguments(hyperparameters)
-    return sagemaker_v3_arguments(hyperparameters)
+    return [
+        word
+        for name, value in hyperparameters.items()
+        for word in (f"--{name}", value if isinstance(value, str) else json.dumps(value))
+    ]
 
 
 # Prefixes of names that the user chooses. Vertex AI has more AIP_* variables than those here.

@@ -169,6 +169,9 @@ Outcome = Literal["succeeded", "failed", "stopped", "killed", "going on", "unkno
 _STOPPED_CODES = frozenset({128 + 15, 128 + 2, 128 + 1})
 LAUNCHER_LOG = "launcher.log"
 """The output of `headrace run` and its ranks where an Estimator started it."""
+LOG_BEGIN = "log_begin"
+"""Of a launcher: where its attempt begins in that log, in bytes; None: it prints elsewhere."""
+_STANDARD_OUTPUT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +188,7 @@ class Attempt:
     versions: dict[str, str] = field(default_factory=dict)  # of Python, headrace and torch
     installed: dict[str, list[str]] = field(default_factory=dict)  # NAME==VERSION, by host
     asked: dict[str, Any] = field(default_factory=dict)  # job request of an Estimator or job file
-    launcher: dict[str, Any] = field(default_factory=dict)  # see `process_identity`
+    launcher: dict[str, Any] = field(default_factory=dict)  # see `process_identity`, LOG_BEGIN
     reason: str = ""  # why it was ended early, such as MaxRuntimeExceeded; "" if it was not
     folder: str = ""  # where the command was typed; "" in files of an older version
     hides_secrets: bool = False  # whether `command` differs from what was typed
@@ -317,6 +320,7 @@ class RunFolder:
                     launcher={
                         **process_identity(launcher or os.getpid()),
                         "folder": self.path.stat().st_ino,
+                        LOG_BEGIN: self._log_begin(),
                     },
                     folder=current_folder,
                     hides_secrets=redact(command) != tuple(command),
@@ -330,6 +334,14 @@ class RunFolder:
                 "Make room, or take another folder with --run-dir."
             ) from error
         return attempt
+
+    def _log_begin(self) -> int | None:
+        """Return how long the launcher's log is if this process prints there, else None."""
+        try:
+            log, output = (self.path / LAUNCHER_LOG).stat(), os.fstat(_STANDARD_OUTPUT)
+        except OSError:  # there is none, or the output is closed
+            return None
+        return log.st_size if os.path.samestat(log, output) else None
 
     def end_attempt(self, number: int, exit_code: int) -> None:
         """Record exit code and end; raises OSError if the folder is gone, and LaunchError."""

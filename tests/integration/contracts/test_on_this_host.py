@@ -233,6 +233,13 @@ def test_without_the_contract_there_is_no_such_library(job: Path) -> None:
     assert "ModuleNotFoundError: No module named 'smdistributed'" in ended.stderr
 
 
+def test_a_program_of_this_host_starts_where_the_job_does(job: Path) -> None:
+    flags = ["--contract", "sagemaker", "--profile", "off"]
+    ended = run_job(job, *flags, "/bin/sh", "-c", "pwd")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{job.resolve()}\n"
+
+
 def test_the_real_library_comes_first(job: Path) -> None:
     real = job / "site" / "smdistributed"
     real.mkdir(parents=True)
@@ -248,6 +255,10 @@ def test_the_real_library_comes_first(job: Path) -> None:
         (["--contract=sagemeker"], "it is one of torchrun, sagemaker, sagemaker-v3, vertex. Did"),
         (["--contract=sagemaker,sagemaker-v3"], "they spell the same variables differently"),
         (["--channel=train=images"], "a script finds its channels by its contract"),
+        (
+            ["--contract=torchrun", "--channel=train=images"],
+            "a script finds its channels by its contract",
+        ),
         (["--contract=vertex", "--channel=train"], "write it as --channel NAME=URL"),
         (["--contract=vertex", "--channel=a=x", "--channel=a=y"], "a=... is given twice"),
         (["--contract=vertex", "--channel=train=imags"], "--channel train=imags: there is no "),

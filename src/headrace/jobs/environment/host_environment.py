@@ -30,6 +30,7 @@ from headrace.data.channels.resolve import ChannelMounts, resolve_channels, scri
 from headrace.data.channels.spec import parse_cache_limit, read_channels
 from headrace.data.storage.urls import parse_url
 from headrace.jobs.environment.existing_job import check_variables, find_existing_job
+from headrace.jobs.environment.script_command import default_code_folder
 from headrace.jobs.environment.script_environment import (
     EnvironmentSpec,
     ScriptEnvironment,
@@ -334,7 +335,8 @@ def _environment_spec(
     job: JobSpec, layout: HostLayout, host: str, script: str, folder: Path
 ) -> EnvironmentSpec:
     options, is_module = job.contract, job.script.is_module
-    code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
+    own = default_code_folder(script, is_module=is_module, never_python=job.script.is_program)
+    code = Path(options.source_dir or own).resolve()
     entry_point = script if is_module else _relative_script(code, script)
     return EnvironmentSpec(
         script=ScriptContract(

@@ -75,6 +75,22 @@ def find_program(program: str, source_dir: str | None) -> str:
     return program
 
 
+def default_code_folder(script: str, *, is_module: bool, never_python: bool) -> Path:
+    """Return the folder of a script's code where none is named: its own, absolute.
+
+    That of a module, whose own is not known, is the current one; so is that of a program of this
+    host, on PATH or beside the interpreter, as in `--no-python /bin/bash train.sh`.
+    """
+    here = Path(script).parent.resolve()
+    if is_module:
+        return Path.cwd()
+    if not never_python and not is_program(script):
+        return here
+    folders = [*os.get_exec_path(env.whole_environment()), str(Path(sys.executable).parent)]
+    of_host = {Path(each).resolve() for each in folders if each}
+    return Path.cwd() if here in of_host else here
+
+
 def check_program(program: str, path: str | None) -> None:
     """Raise UsageError, with the remedy, where there is no such program or it cannot be run.
 

@@ -246,15 +246,23 @@ def with_script_options(
     check_environment(options.environment, script_env.environment)
     paths = [
         options.environment.get(env.PYTHONPATH.name),
-        script_env.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get(),
+        script_env.environment.get(env.PYTHONPATH.name) or ":".join(env.pythonpath()),
     ]
     if options.dependencies:
         paths.append(str(_link_dependencies(options.dependencies, folder / _DEPENDENCIES)))
-    joined = ":".join(path for path in paths if path)
-    path_variable = {env.PYTHONPATH.name: joined} if joined else {}
-    return replace(
-        script_env, environment={**script_env.environment, **options.environment, **path_variable}
-    )
+    environment = {**script_env.environment, **options.environment, **_path_variable(*paths)}
+    return replace(script_env, environment=environment)
+
+
+def _path_variable(*paths: str | None) -> dict[str, str]:
+    """Return PYTHONPATH with the entries of several, each once; ours, if it is there, is first.
+
+    A sitecustomize of the user's would stand in for ours, which runs the user's in turn.
+    """
+    entries = dict.fromkeys(part for path in paths if path for part in path.split(":"))
+    ours = [SITECUSTOMIZE_DIR] if SITECUSTOMIZE_DIR in entries else []
+    joined = ":".join(dict.fromkeys([*ours, *entries]))
+    return {env.PYTHONPATH.name: joined} if joined else {}
 
 
 def check_environment(environment: Mapping[str, str], variables: Mapping[str, str]) -> None:
@@ -268,14 +276,28 @@ def check_environment(environment: Mapping[str, str], variables: Mapping[str, st
             )
 
 
+_EXPERIMENT = (env.MLFLOW_EXPERIMENT_NAME.name, env.MLFLOW_EXPERIMENT_ID.name)
+
+
 def join_environments(
     script: Mapping[str, str | None], recorded: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    """Return a recorded script's variables; PYTHONPATH has the entries of both."""
-    paths = [recorded.get(env.PYTHONPATH.name), script.get(env.PYTHONPATH.name)]
-    entries = dict.fromkeys(part for path in paths if path for part in path.split(":"))
-    path_variable = {env.PYTHONPATH.name: ":".join(entries)} if entries else {}
-    return {**script, **recorded, **path_variable}
+    """Return a recorded script's variables; PYTHONPATH has the entries of both.
+
+    Where the user says by --environment where the script's own calls of MLflow go, the run's place
+    is none of theirs.
+    """
+    path = env.PYTHONPATH.name
+    kept = dict(recorded)
+    is_named = any(script.get(name) for name in _EXPERIMENT)
+    is_elsewhere = bool(script.get(env.MLFLOW_TRACKING_URI.name))
+    own = [env.MLFLOW_TRACKING_URI.name] if is_elsewhere else []
+    for name in (*own, *(_EXPERIMENT if is_elsewhere or is_named else ())):
+        kept.pop(name, None)
+    # Of name and number, that which is not given may be here: MLflow refuses two that differ.
+    others = {name: None for name in _EXPERIMENT if is_named and not script.get(name)}
+    joined = _path_variable(script.get(path), recorded.get(path))
+    return {**script, **kept, **others, **joined}
 
 
 def _link_dependencies(dependencies: tuple[str, ...], folder: Path) -> Path:

@@ -41,6 +41,7 @@ _HASH_CHARS = 8
 _DIGEST_ROUNDS = 100_000  # 50 ms for each secret value that a sweep varies
 _MOST_RUNS = 10_000
 _NAMES = ("hyperparameters", "environment")  # tables of names that may have dots
+_CHECKPOINT_KEYS, _OUTPUT_KEY = ("checkpoint_uri", "checkpoint_s3_uri"), "output_path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +233,7 @@ def _runs(
         while name in taken:
             name = _short(f"{name}-{place}")
         taken.add(name)
-        job = _with_changes(given, changed, where)
+        job = _with_own_places(_with_changes(given, changed, where), changed, name)
         inputs = named_inputs(job.get(INPUTS), where)
         request = request_job(job, inputs, f"{where}run {name}: ", more=(INPUTS,))
         texts = {_dotted(path): _shown(path, value) for path, value in changed.items()}
@@ -259,6 +260,25 @@ def _with_changes(
             at = at[key]
         at[path[-1]] = deepcopy(value)  # of a grid, it is of several runs
     return job
+
+
+def _with_own_places(
+    job: Mapping[str, Any], changed: Mapping[_Path, Any], run: str
+) -> dict[str, Any]:
+    """Return the keys of a job with a folder of the run's own below URLs that all runs have.
+
+    Checkpoints at one URL are one job's: each run would go on from those of the run before it. So
+    are outputs under Vertex AI's contract; SageMaker's have the run's name below the URL anyway.
+    What the sweep varies is as it is given.
+    """
+    is_vertex = "vertex" in str(job.get("contract"))  # a text, or a list of them
+    keys = (*_CHECKPOINT_KEYS, *([_OUTPUT_KEY] if is_vertex else ()))
+    shared = {
+        key: url
+        for key in keys
+        if isinstance(url := job.get(key), str) and url and (key,) not in changed
+    }
+    return {**job, **{key: f"{url.rstrip('/')}/{run}" for key, url in shared.items()}}
 
 
 def _grid_label(changed: Mapping[_Path, Any]) -> str:

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -36,6 +36,7 @@ _KILL_AFTER_S = DEADLINE_S + 10.0
 _STATE_FOLDER = "uploads"
 _MAX_RESTARTS = 100
 _SYNC_PROCESS = "headrace.jobs.sync.sync_process"
+_FAILURE = "ml/output/failure"  # below a host's folder in the run
 
 
 def extra_grace_s(options: SyncOptions) -> float:
@@ -257,7 +258,10 @@ class OutputUpload:
             return
         task = OutputTask(role=self._role, url=self._url, job=self._job, run=str(self._run))
         self._sidecar = sidecar = Sidecar("headrace.jobs.sync.output_process", asdict(task))
-        if self._role == "part" or _is_message(sidecar, f"reserves {safe_url(self._url)}"):
+        if self._role == "part":
+            return
+        if _is_message(sidecar, f"reserves {safe_url(self._url)}"):
+            self._remove_failures()
             return
         self._sidecar = None
         code = _code_at_end(sidecar, f"reserves {safe_url(self._url)}")
@@ -266,6 +270,15 @@ class OutputUpload:
         raise LaunchError(
             f"The output path could not be looked at ({describe_exit(code)}); nothing was started."
         )
+
+    def _remove_failures(self) -> None:
+        """Remove what hosts of an earlier attempt say of their failures: this one may lack them.
+
+        They would be uploaded as failures of this attempt, whose own hosts remove theirs anyway.
+        """
+        for failure in self._run.glob(f"hosts/*/{_FAILURE}"):
+            with suppress(OSError):  # a disk that fails has more to say than this
+                failure.unlink()
 
     def finish(self) -> bool:
         """Upload the outputs; return whether all are uploaded, once done or at the deadline."""

@@ -155,6 +155,8 @@ def _pool(spec: object, where: str) -> _Pool:
         raise UsageError(f"{where}.machine_spec: TPUs are not supported.")
     names = ("machine_type", "accelerator_type", "accelerator_count")
     replicas = found.get("replica_count", 1)
+    if isinstance(replicas, str) and replicas.isdecimal():
+        replicas = int(replicas)  # dicts of the SDK's objects have numbers of 64 bits as texts
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise UsageError(f"{where}.replica_count: {replicas!r} is not a whole number, 1 or more.")
     return _Pool(
