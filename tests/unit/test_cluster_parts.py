@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,8 @@ from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import open_run_folder
+from jobs import clean_environment
+from machine import skip_without
 
 
 def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
@@ -58,6 +63,27 @@ def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
         assert not is_same_host(mark)
     assert not Path(mark.path).exists()
     assert not is_same_host(mark)
+
+
+LOOKS = """
+import json, sys
+from headrace.cluster.host_identity import HostMarker, is_same_host
+print(is_same_host(HostMarker(**json.loads(sys.argv[1]))))
+"""
+
+
+def test_a_container_that_has_the_mark_is_a_host_of_its_own(tmp_path: Path):
+    """It has the machine's boot and the run's files; its process ids mean nothing here."""
+    skip_without("processes")
+    container, found = ["unshare", "--pid", "--fork", "--mount-proc"], []
+    with host_marker(tmp_path) as mark:
+        for apart in ([], container):
+            looks = [*apart, sys.executable, "-c", LOOKS, json.dumps(asdict(mark))]
+            ended = subprocess.run(
+                looks, capture_output=True, text=True, check=True, env=clean_environment()
+            )
+            found.append(ended.stdout.strip())
+    assert found == ["True", "False"]
 
 
 @pytest.mark.parametrize(

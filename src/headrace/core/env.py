@@ -77,7 +77,7 @@ STATE_HOME = Variable("XDG_STATE_HOME", "where programs keep what outlives them:
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
-RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the machine that records there; unset: any")
+RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the host that records there; unset: any")
 RECORDS_LINK = Variable(
     "HEADRACE_RECORDS_LINK", "of a host elsewhere, the name of the link to its records"
 )
