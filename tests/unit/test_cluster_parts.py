@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from headrace.cluster.ray_cluster import (
     PlacedAgent,
     RayHost,
     check_ray_is_installed,
+    living_hosts,
     ray_connection,
 )
 from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
@@ -84,6 +86,42 @@ def test_a_container_that_has_the_mark_is_a_host_of_its_own(tmp_path: Path):
             )
             found.append(ended.stdout.strip())
     assert found == ["True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        ({"a1": ("gpu", "10.0.0.1"), "b2": ("cpu", "10.0.0.2")}, ["gpu", "cpu"]),
+        # As of hosts that one script starts: `ray start --node-name=cpu`.
+        (
+            {"a1": ("gpu", "10.0.0.1"), "b2": ("cpu", "10.0.0.2"), "c3": ("cpu", "10.0.0.3")},
+            ["gpu", "cpu-b2", "cpu-c3"],
+        ),
+        ({"b2": ("cpu", "10.0.0.2"), "dead": ("cpu", "10.0.0.3")}, ["cpu"]),
+        ({"a1": ("", "10.0.0.1"), "b2": ("", "10.0.0.2")}, ["10.0.0.1", "10.0.0.2"]),
+        ({"a1": ("", "10.0.0.1"), "b2": ("", "10.0.0.1")}, ["10.0.0.1-a1", "10.0.0.1-b2"]),
+        (
+            {f"{number}" * 56: ("cpu", "127.0.0.1") for number in (1, 2)},
+            ["cpu-11111111", "cpu-22222222"],
+        ),
+    ],
+)
+def test_no_two_hosts_have_one_name(nodes: dict[str, tuple[str, str]], names: list[str]):
+    """Batches, logs and records of a host go by its name."""
+    known = [
+        {
+            "NodeID": node_id,
+            "NodeName": name,
+            "NodeManagerAddress": address,
+            "Alive": node_id != "dead",
+            "Labels": {"headrace.group": "cpu"},
+            "Resources": {"CPU": 4.0},
+        }
+        for node_id, (name, address) in nodes.items()
+    ]
+    hosts = living_hosts(SimpleNamespace(nodes=lambda: known))
+    assert [host.name for host in hosts] == names
+    assert [host.node_id for host in hosts] == [each for each in nodes if each != "dead"]
 
 
 @pytest.mark.parametrize(
