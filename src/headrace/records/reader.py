@@ -191,13 +191,14 @@ class _UndrainedRings:
             if reader.dropped > position.dropped:
                 count = reader.dropped - position.dropped
                 events.append(dropped_row(path.name, count, reader.made_ns))
-        found += self._sent_rows(name, connections, strict=strict)
+        found += self._sent_rows(name, connections, events, strict=strict)
         return found + events if name == EVENTS.name else found
 
     def _sent_rows(
-        self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of other hosts that the collector has not taken in."""
+        self, name: str, connections: Sequence[sqlite3.Connection], events: list[tuple[Any, ...]],
+        *, strict: bool,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
+        """Return the rows of other hosts that the collector has not taken in; add faults."""
         number = TABLES_BY_NAME[name].number
         found: list[tuple[Any, ...]] = []
         for path in self._sent:
@@ -210,6 +211,8 @@ class _UndrainedRings:
             except FileNotFoundError:
                 if strict:
                     raise _RingMoved from None
+            except OSError as error:
+                events.append(fault_row(str(error), 0))
         return found
 
 
