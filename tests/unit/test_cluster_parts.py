@@ -199,6 +199,32 @@ def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatc
     assert "OMP_NUM_THREADS" not in env.ray_program_environment({"A": "b"}, is_whole=True)
 
 
+@pytest.mark.parametrize(
+    "name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
+)
+def test_certificates_that_a_host_has_not_leave_it_its_own(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own, sent = tmp_path / "own.pem", tmp_path / "company.pem"
+    monkeypatch.setenv(name, str(sent))
+    travels = env.portable_environment()
+    assert travels[name] == str(sent)
+
+    def found() -> str | None:
+        return env.ray_program_environment(travels, is_whole=False).get(name)
+
+    monkeypatch.setenv(name, str(own))
+    assert found() == str(own)
+    monkeypatch.delenv(name)
+    assert found() is None
+    assert env.ray_program_environment(travels, is_whole=True)[name] == str(sent)
+    sent.touch()
+    assert found() == str(sent)
+    for value in (f"{own}:{sent}", ""):
+        travels[name] = value
+        assert found() == value
+
+
 def test_devices_by_their_names(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert env.visible_devices(2) == ["0", "1"]
