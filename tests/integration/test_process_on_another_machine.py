@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bootstrap.process_start import is_on_another_machine
-from headrace.cluster.host_identity import boot_id
+from headrace.cluster.host_identity import host_id
 from headrace.core.errors import LaunchError
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import RINGS
@@ -63,7 +63,7 @@ def train(folder: Path, records: Path, boot: str, link: str = "") -> tuple[int, 
 def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path):
     records_folder(tmp_path / "records")
     assert train(tmp_path, tmp_path / "records", "another") == (1, 0)
-    assert train(tmp_path, tmp_path / "records", boot_id()) == (0, 1)
+    assert train(tmp_path, tmp_path / "records", host_id()) == (0, 1)
 
 
 def test_it_is_recorded_where_a_link_of_its_user_leads(
@@ -101,8 +101,8 @@ def test_a_link_that_another_user_made_is_not_followed(
 def test_where_a_run_s_records_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for boot, folder, is_another in (
         ("another", tmp_path, True),
-        (boot_id(), tmp_path / "of another container", True),
-        (boot_id(), tmp_path, False),
+        (host_id(), tmp_path / "of another container", True),
+        (host_id(), tmp_path, False),
         ("", tmp_path, False),  # a disk that machines share
     ):
         monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(folder))

@@ -268,7 +268,8 @@ def move_start(run_folder: RunFolder, seconds: float) -> None:
     """Set another start of a run's attempt, also for a reader under way."""
     path = run_folder.path / "run.json"
     content = json.loads(path.read_text())
-    content["attempts"][0]["started_s"] += seconds
+    for clock in ("started_s", "started_boot_s"):
+        content["attempts"][0][clock] += seconds
     draft = path.with_name("run.json.moved.tmp")
     draft.write_text(json.dumps(content))
     draft.replace(path)

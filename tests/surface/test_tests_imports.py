@@ -26,7 +26,8 @@ FRONTS = """
     data.channels.mount.folder_mount data.channels.mount.mount_program
     data.channels.pipe.epoch_pipes data.channels.resolve data.loader.batch_builder
     data.loader.dataloader
-    data.loader.executors.process data.loader.library_state data.loader.workers.forkserver
+    data.loader.executors.process data.loader.library_state data.loader.memory_budget
+    data.loader.workers.forkserver
     data.loader.workers.messages data.loader.workers.pool data.loader.workers.shared_memory
     data.shards.in_place_index data.shards.lint data.shards.pack data.shards.reports
     data.shards.shard_packer data.storage.cache.cached_store data.storage.client.credentials

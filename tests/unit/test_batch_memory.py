@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.data.loader.executors.dispatch import RemoteTasks
+from headrace.data.loader.memory_budget import usable_memory
 from headrace.data.loader.workers.messages import Answer, AnswerMessage
 from headrace.data.loader.workers.shared_memory import write_at
 from headrace.offload.capacity import SessionSlots
@@ -124,3 +126,63 @@ def test_free_slots_keep_no_more_memory_than_they_may(session: Session):
     session.slots.trim()
     assert session.held_bytes == MIB, "those in use stay"
     assert os.fstat(session.slots.descriptors[taken[0]]).st_size == MIB // 2
+
+
+MOUNTS = {
+    1: "30 1 0:26 {root} {mount} rw - cgroup cgroup rw,memory",
+    2: "30 1 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw",
+}
+NO_LIMIT_V1 = 2**63 - 4096
+
+
+def write_group(group: Path, version: int, limit: int | None, used: int, of_files: int) -> None:
+    """Write what the kernel says of a control group; sizes in MiB, no limit is None."""
+    group.mkdir(parents=True, exist_ok=True)
+    if version == 1:
+        limit_bytes = NO_LIMIT_V1 if limit is None else limit * MIB
+        names, total = ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"
+        statistics = "cache 1\nactive_file 4096\ninactive_file 0\n"  # without the groups in it
+    else:
+        limit_bytes = None if limit is None else limit * MIB
+        names, total = ("memory.max", "memory.current"), ""
+        statistics = f"anon 7\nfile {of_files * MIB}\nshmem 0\n"
+    (group / names[0]).write_text(f"{'max' if limit_bytes is None else limit_bytes}\n")
+    (group / names[1]).write_text(f"{used * MIB}\n")
+    active = of_files * MIB // 2
+    statistics += f"{total}active_file {active}\n"
+    statistics += f"{total}inactive_file {of_files * MIB - active}\n"
+    (group / "memory.stat").write_text(statistics)
+
+
+@pytest.mark.parametrize(
+    ("version", "cgroup", "root", "groups", "left"),
+    [
+        (2, "0::/", "/", {"": (64, 60, 0)}, 4),
+        (2, "0::/", "/", {"": (64, 64, 50)}, 50),  # a container that has read a dataset
+        (2, "0::/", "/", {"": (64, 70, 0)}, 0),
+        (2, "0::/pod/a", "/pod/a", {"": (64, 60, 20)}, 24),
+        (2, "0::/job/step", "/", {"job": (64, 40, 10), "job/step": (None, 30, 10)}, 34),
+        (2, "0::/job/step", "/", {"job": (64, 40, 0), "job/step": (32, 30, 1)}, 3),
+        (1, "4:memory:/docker/a", "/docker/a", {"": (64, 60, 20)}, 24),
+        (1, "4:memory:/job/1", "/", {"job": (None, 60, 0), "job/1": (48, 8, 4)}, 44),
+        (2, "0::/", "/", {"": (None, 60, 0)}, None),
+        (1, "4:memory:/a", "/", {"a": (None, 60, 0)}, None),
+        (2, "", "/", {}, None),
+    ],
+)
+def test_memory_is_what_every_control_group_leaves_and_files_take_none(
+    version: int,
+    cgroup: str,
+    root: str,
+    groups: dict[str, tuple[int | None, int, int]],
+    left: int | None,
+    tmp_path: Path,
+):
+    proc, mount = tmp_path / "self", tmp_path / "cgroup"
+    proc.mkdir()
+    (proc / "cgroup").write_text(cgroup)
+    (proc / "mountinfo").write_text(MOUNTS[version].format(root=root, mount=mount))
+    for name, sizes in groups.items():
+        write_group(mount / name, version, *sizes)
+    found = usable_memory(proc)
+    assert found > 64 * MIB if left is None else found == left * MIB

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.core.files import owner_name
-from headrace.records.reader import closed_folders_in, find_run, runs_in
+from headrace.records.layout import RINGS
+from headrace.records.outbox import SentLine
+from headrace.records.reader import Records, closed_folders_in, find_run, runs_in
+from headrace.records.ring import RingWriter
 from headrace.records.run_folder import open_run_folder
+from headrace.records.schema import FETCHES
+from headrace.records.sent_rows import SentRowsWriter
 from headrace.report.live.run_folders import RunFolders
 from live_app_here import LiveApp
 from other_user import as_other_user, folder_of_all_users
+from records_folders import collector_of, kill
+from run_tables import row_of
 
 
 @pytest.fixture
@@ -75,3 +85,87 @@ def test_their_owner_sees_no_closed_ones(runs: Path):
         (runs / name).chmod(0o700)
     assert closed_folders_in(runs) == []
     assert len(runs_in(runs)) == 3
+
+
+@pytest.fixture
+def opened() -> Iterator[Path]:
+    """The folder of a run that its user has opened to all."""
+    before = os.umask(0o022)
+    try:
+        with folder_of_all_users() as folder:
+            yield folder
+    finally:
+        os.umask(before)
+
+
+def write_some(run: Path, ring: str, count: int) -> None:
+    """Write rows of a rank into a ring, which the collector may drain."""
+    writer = RingWriter(Records(run, 1).folder / RINGS / f"{ring}.ring")
+    for number in range(count):
+        writer.write(FETCHES, *row_of(FETCHES, rank=number))
+
+
+def read(run: Path) -> str:
+    """Return whether a run goes on, how many rows are found, and the kinds of its events."""
+    records = Records(run, 1)
+    kinds = records.table("events").column("kind").to_pylist()
+    return json.dumps([records.live, records.table("fetches").num_rows, kinds])
+
+
+@contextmanager
+def collected(run: Path) -> Iterator[None]:
+    """Have a process collect a run's records: 2 rows in its store, 3 in a ring, 1 of a host."""
+    context = multiprocessing.get_context("fork")
+    has_begun, is_over = context.Event(), context.Event()
+
+    def collect() -> None:
+        collector = collector_of(run)
+        write_some(run, "drained", 2)
+        collector.drain()
+        write_some(run, "not-drained", 3)
+        rows = {str(FETCHES.number): [row_of(FETCHES, rank=9)]}
+        sent = SentLine(1, json.dumps({"tables": rows, "system": []}))
+        SentRowsWriter(collector.folder / RINGS, 2).add([sent], 0)
+        has_begun.set()
+        is_over.wait(60)
+
+    process = context.Process(target=collect, daemon=True)
+    process.start()
+    try:
+        assert has_begun.wait(60)
+        yield
+    finally:
+        is_over.set()
+        process.join()
+
+
+def test_a_run_that_goes_on_is_to_others_as_to_its_user(opened: Path):
+    with collected(opened):
+        assert read(opened) == json.dumps([True, 6, []])
+        assert as_other_user(lambda: read(opened)) == json.dumps([True, 6, []])
+    assert as_other_user(lambda: read(opened)) == json.dumps([False, 6, []])
+
+
+@pytest.mark.parametrize("file", ["rings/not-drained.ring", "rings/host-2-000001.rows"])
+def test_what_others_may_not_read_is_named_and_costs_nothing_else(opened: Path, file: str):
+    """Files of earlier versions are their user's alone."""
+    with collected(opened):
+        (Records(opened, 1).folder / file).chmod(0)
+        is_live, rows, kinds = json.loads(as_other_user(lambda: read(opened)))
+    assert (is_live, rows) == (True, 3 if file.endswith("ring") else 5)
+    assert kinds == ["probe-fault"]
+
+
+def test_a_store_that_is_closed_is_read_where_nothing_can_be_written(opened: Path):
+    """As where the disk was full at the job's end, and its records stayed as they were."""
+    collector = collector_of(opened)
+    write_some(opened, "drained", 3)
+    collector.drain()
+    kill(collector)
+    folder = collector.folder
+    assert not list(folder.glob("*-wal"))
+    for path in (folder, folder / RINGS):
+        path.chmod(0o555)
+    assert as_other_user(lambda: read(opened)) == json.dumps([False, 3, []])
+    for path in (folder, folder / RINGS):
+        path.chmod(0o755)

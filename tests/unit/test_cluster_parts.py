@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +20,7 @@ from headrace.cluster.ray_cluster import (
     PlacedAgent,
     RayHost,
     check_ray_is_installed,
+    living_hosts,
     ray_connection,
 )
 from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
@@ -29,6 +34,8 @@ from headrace.jobs.spec import JobSpec
 from headrace.jobs.torchrun_args import parse_torchrun_flags, torchrun_job
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import open_run_folder
+from jobs import clean_environment
+from machine import skip_without
 
 
 def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
@@ -58,6 +65,63 @@ def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
         assert not is_same_host(mark)
     assert not Path(mark.path).exists()
     assert not is_same_host(mark)
+
+
+LOOKS = """
+import json, sys
+from headrace.cluster.host_identity import HostMarker, is_same_host
+print(is_same_host(HostMarker(**json.loads(sys.argv[1]))))
+"""
+
+
+def test_a_container_that_has_the_mark_is_a_host_of_its_own(tmp_path: Path):
+    """It has the machine's boot and the run's files; its process ids mean nothing here."""
+    skip_without("processes")
+    container, found = ["unshare", "--pid", "--fork", "--mount-proc"], []
+    with host_marker(tmp_path) as mark:
+        for apart in ([], container):
+            looks = [*apart, sys.executable, "-c", LOOKS, json.dumps(asdict(mark))]
+            ended = subprocess.run(
+                looks, capture_output=True, text=True, check=True, env=clean_environment()
+            )
+            found.append(ended.stdout.strip())
+    assert found == ["True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        ({"a1": ("gpu", "10.0.0.1"), "b2": ("cpu", "10.0.0.2")}, ["gpu", "cpu"]),
+        # As of hosts that one script starts: `ray start --node-name=cpu`.
+        (
+            {"a1": ("gpu", "10.0.0.1"), "b2": ("cpu", "10.0.0.2"), "c3": ("cpu", "10.0.0.3")},
+            ["gpu", "cpu-b2", "cpu-c3"],
+        ),
+        ({"b2": ("cpu", "10.0.0.2"), "dead": ("cpu", "10.0.0.3")}, ["cpu"]),
+        ({"a1": ("", "10.0.0.1"), "b2": ("", "10.0.0.2")}, ["10.0.0.1", "10.0.0.2"]),
+        ({"a1": ("", "10.0.0.1"), "b2": ("", "10.0.0.1")}, ["10.0.0.1-a1", "10.0.0.1-b2"]),
+        (
+            {f"{number}" * 56: ("cpu", "127.0.0.1") for number in (1, 2)},
+            ["cpu-11111111", "cpu-22222222"],
+        ),
+    ],
+)
+def test_no_two_hosts_have_one_name(nodes: dict[str, tuple[str, str]], names: list[str]):
+    """Batches, logs and records of a host go by its name."""
+    known = [
+        {
+            "NodeID": node_id,
+            "NodeName": name,
+            "NodeManagerAddress": address,
+            "Alive": node_id != "dead",
+            "Labels": {"headrace.group": "cpu"},
+            "Resources": {"CPU": 4.0},
+        }
+        for node_id, (name, address) in nodes.items()
+    ]
+    hosts = living_hosts(SimpleNamespace(nodes=lambda: known))
+    assert [host.name for host in hosts] == names
+    assert [host.node_id for host in hosts] == [each for each in nodes if each != "dead"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +197,32 @@ def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatc
     assert below["CUDA_VISIBLE_DEVICES"] == "3"
     assert below["PATH"]
     assert "OMP_NUM_THREADS" not in env.ray_program_environment({"A": "b"}, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"]
+)
+def test_certificates_that_a_host_has_not_leave_it_its_own(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own, sent = tmp_path / "own.pem", tmp_path / "company.pem"
+    monkeypatch.setenv(name, str(sent))
+    travels = env.portable_environment()
+    assert travels[name] == str(sent)
+
+    def found() -> str | None:
+        return env.ray_program_environment(travels, is_whole=False).get(name)
+
+    monkeypatch.setenv(name, str(own))
+    assert found() == str(own)
+    monkeypatch.delenv(name)
+    assert found() is None
+    assert env.ray_program_environment(travels, is_whole=True)[name] == str(sent)
+    sent.touch()
+    assert found() == str(sent)
+    for value in (f"{own}:{sent}", ""):
+        travels[name] = value
+        assert found() == value
 
 
 def test_devices_by_their_names(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from typing import Any
 import pytest
 
 from headrace import Estimator
-from headrace.core.errors import LaunchError, UsageError
+from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.files import is_temporary, temporary_name
 from headrace.records import run_folder
-from headrace.records.reader import Records, run_provenance
+from headrace.records.reader import Records, run_provenance, wait_for_records
 from headrace.records.run_folder import RunFolder, open_run_folder
 
 
@@ -312,3 +313,26 @@ def test_a_last_line_without_an_end_is_shown(capsys: pytest.CaptureFixture[str])
     Estimator.attach("base").logs()
     shown = "[rank-0] accuracy 0.9\n[rank-1] accuracy 0.8\n[rank-1] end\n"
     assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("is_another_boot", [False, True])
+def test_a_run_that_began_later_by_its_clock_is_not_waited_for_until_then(
+    *, is_another_boot: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """One without records, as with --profile off; the clock was an hour ahead as it began."""
+    monkeypatch.setattr("headrace.records.reader._LONGEST_WAIT_S", 0.2)
+    folder = open_run_folder(run_dir=None, name="ahead", script="t.py")
+    start(folder)
+    file = folder.path / "run.json"
+    run = json.loads(file.read_text())
+    (attempt,) = run["attempts"]
+    attempt["started_s"] += 3600.0
+    attempt["started_boot_s"] -= 60.0
+    if is_another_boot:
+        attempt["launcher"]["boot"] = "another"
+    file.write_text(json.dumps(run))
+    waits: list[str] = []
+    is_waited_for = pytest.raises(RecordsError, match="ahead has begun, and nothing of it is")
+    with is_waited_for if is_another_boot else nullcontext():
+        wait_for_records(folder.path, lambda: waits.append("waits"))
+    assert len(waits) == int(is_another_boot)

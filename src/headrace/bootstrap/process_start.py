@@ -20,13 +20,13 @@ from headrace.core.source_location import SMDDP_STAND_IN_DIR
 
 def is_on_another_machine() -> bool:
     """Whether the run's records are on another machine."""
-    boot = env.RECORDS_BOOT.get()
-    if boot is None:
+    host = env.RECORDS_BOOT.get()
+    if host is None:
         return False
-    from headrace.core.boot_id import boot_id
+    from headrace.core.boot_id import host_id
 
-    # A container on the same machine has the same boot id, but not the run's files.
-    return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
+    # A container that has the host's process ids may lack the run's files.
+    return host != host_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
 
 
 def use_records_of_this_host() -> bool:
@@ -34,13 +34,13 @@ def use_records_of_this_host() -> bool:
     name = env.RECORDS_LINK.get()
     if name is None:
         return False
-    from headrace.core.boot_id import boot_id
+    from headrace.core.boot_id import host_id
     from headrace.records.records_link import RecordsLink
 
     found = RecordsLink(name).find()
     if found is not None:  # also for the processes that this one starts
         env.RECORDS_DIR.set(str(found))
-        env.RECORDS_BOOT.set(boot_id())
+        env.RECORDS_BOOT.set(host_id())
     return found is not None
 
 

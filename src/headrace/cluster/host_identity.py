@@ -1,6 +1,6 @@
 """Addresses and identity of hosts: names, IPv4 addresses, free ports, whether two are the same.
 
-A host's identity across processes is the kernel's boot id and a marker file.
+A host's identity across processes is the kernel's boot id, its process ids and a marker file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.boot_id import boot_id
+from headrace.core.boot_id import host_id
 from headrace.core.errors import UsageError
 
 _MARKER_NAME = ".headrace-mark"
@@ -21,9 +21,13 @@ _MARKER_NAME = ".headrace-mark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMarker:
-    """A marker that other processes find if they share this machine and its file system."""
+    """A marker that other processes find if they share this host and its file system.
 
-    boot: str  # the machine's boot id
+    Containers that have the file, too, are other hosts: a process id of one means nothing in
+    another.
+    """
+
+    host: str  # see `host_id`
     path: str
     content: str  # random
 
@@ -35,15 +39,15 @@ def host_marker(folder: Path) -> Iterator[HostMarker]:
     content = secrets.token_hex(8)
     path.write_text(content)
     try:
-        yield HostMarker(boot=boot_id(), path=str(path), content=content)
+        yield HostMarker(host=host_id(), path=str(path), content=content)
     finally:
         path.unlink(missing_ok=True)
 
 
 def is_same_host(marker: HostMarker) -> bool:
-    """Return whether this process shares the marker's machine and file system."""
+    """Return whether this process shares the marker's host and file system."""
     try:
-        return marker.boot == boot_id() and Path(marker.path).read_text() == marker.content
+        return marker.host == host_id() and Path(marker.path).read_text() == marker.content
     except OSError:
         return False
 

@@ -9,7 +9,8 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ def _missing_ray(reason: str) -> UsageError:
 
 _CONNECT_S = 10.0
 _POLL_S = 0.5
+_ID_CHARACTERS = 8  # of a node's id, which has 56
 _STATUS_INTERVAL_S = 10.0
 _EXCLUDED_PATHS = (".git", ".venv", "__pycache__", "runs")
 """What is not copied with the job's folder, besides what its .gitignore names."""
@@ -58,7 +60,7 @@ class RayHost:
     """A living host of the cluster, with the cores and devices that Ray schedules."""
 
     node_id: str
-    name: str  # its node name, or its address
+    name: str  # its node name, or its address; no two of the cluster's living hosts have one
     address: str  # by which other hosts reach it
     group: str | None  # None without a label
     cpus: int
@@ -135,18 +137,29 @@ def _no_cluster(address: str, error: Exception) -> LaunchError:
 
 def living_hosts(ray: ModuleType) -> list[RayHost]:
     """Return the hosts that are alive in the cluster now."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    times = Counter(map(_given_name, nodes))
     return [
         RayHost(
             node_id=node["NodeID"],
-            name=node.get("NodeName") or node["NodeManagerAddress"],
+            name=_own_name(node, is_shared=times[_given_name(node)] > 1),
             address=node["NodeManagerAddress"],
             group=node.get("Labels", {}).get(GROUP_LABEL),
             cpus=int(node["Resources"].get("CPU", 0)),
             gpus=int(node["Resources"].get("GPU", 0)),
         )
-        for node in ray.nodes()
-        if node["Alive"]
+        for node in nodes
     ]
+
+
+def _given_name(node: Mapping[str, Any]) -> str:
+    return str(node.get("NodeName") or node["NodeManagerAddress"])
+
+
+def _own_name(node: Mapping[str, Any], *, is_shared: bool) -> str:
+    """Return a name that no other host has: Ray lets several have that of `--node-name`."""
+    name = _given_name(node)
+    return f"{name}-{node['NodeID'][:_ID_CHARACTERS]}" if is_shared else name
 
 
 def wait_for_hosts(

@@ -1,4 +1,4 @@
-"""The control groups of a process, version 1 and 2, and the cores that their quotas leave it."""
+"""The control groups of a process, version 1 and 2: the cores and the memory that they leave it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,38 @@ def group_quota(group: Path) -> float | None:
     except (ValueError, IndexError):  # "max", or no such file
         return None
     return quota / period if quota > 0 and period > 0 else None
+
+
+def memory_left(proc: Path) -> int | None:
+    """Return the bytes that a process's control groups leave it, by its folder in /proc.
+
+    None: they set no limit.
+    """
+    left = [_group_memory_left(group) for group in control_groups(proc, "memory")]
+    return min((each for each in left if each is not None), default=None)
+
+
+def _group_memory_left(group: Path) -> int | None:
+    """Return the bytes that one control group leaves; None: it sets no limit.
+
+    What it has read of files counts as left: the kernel keeps that only while nobody needs room.
+    """
+    limit = _number_in(group / "memory.max", group / "memory.limit_in_bytes")
+    used = _number_in(group / "memory.current", group / "memory.usage_in_bytes")
+    if limit is None or used is None:
+        return None
+    words = text_of(group / "memory.stat").split()
+    statistics = dict(zip(words[::2], words[1::2], strict=False))
+    for name in ("active_file", "inactive_file"):
+        # In version 1 those of a group alone, and `total_` those of the groups in it, too.
+        used -= int(statistics.get(f"total_{name}", statistics.get(name, "0")))
+    return max(limit - used, 0)
+
+
+def _number_in(*files: Path) -> int | None:
+    """Return the number in the first of some files that holds one; None: none does."""
+    texts = (text_of(file).strip() for file in files)
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 def control_groups(proc: Path, controller: str) -> Iterator[Path]:

@@ -77,7 +77,7 @@ STATE_HOME = Variable("XDG_STATE_HOME", "where programs keep what outlives them:
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
-RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the machine that records there; unset: any")
+RECORDS_BOOT = Variable("HEADRACE_RECORDS_BOOT", "the host that records there; unset: any")
 RECORDS_LINK = Variable(
     "HEADRACE_RECORDS_LINK", "of a host elsewhere, the name of the link to its records"
 )
@@ -316,6 +316,12 @@ _PATH_OR_URL_NAMES = {
     "PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "PIP_EDITABLE", "PIP_FIND_LINKS", "PIP_REQUIREMENT",
 }  # fmt: skip
 """Portable only if they contain nothing but URLs."""
+_CERTIFICATE_NAMES = {
+    "AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+}  # fmt: skip
+"""Files and folders of the certificates that programs trust: one that a host has not, as of a
+company's on the driver's host, fails all of their connections there."""
 _RAY_WORKER_NAMES = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
 """Ray sets these in its own processes, whatever the host has."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -356,13 +362,25 @@ def _contains_paths(value: str) -> bool:
 def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
     """Return the environment for a program that a process of Ray starts.
 
-    Variables that the job's driver sent are complete, or else are added to the host's own.
+    Variables that the job's driver sent are complete, or else are added to the host's own, unless
+    they name certificates that this host has not.
     """
     own: dict[str, str] = {}
     if not is_whole:
         own = {name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES}
+        sent = {
+            name: value
+            for name, value in sent.items()
+            if name not in _CERTIFICATE_NAMES or _names_what_is_here(value)
+        }
     devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
     return {**own, **sent, **devices}
+
+
+def _names_what_is_here(paths: str) -> bool:
+    """Whether one of some paths leads to something, if there are any."""
+    # A Path raises an error where a folder above it is closed.
+    return not paths or any(map(os.path.exists, paths.split(os.pathsep)))
 
 
 def values_of(names: Iterable[str]) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.core.errors import RecordsError
 from headrace.core.file_lock import lock_within, open_lock_file
 from headrace.records import ring
-from headrace.records.layout import LOCK, RINGS, STORE, is_closed
+from headrace.records.layout import FILE_MODE, LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, HOSTS, RowLimits, Table
 from headrace.records.sent_rows import SentRows, SentRowsReader, sent_row_files
 from headrace.records.store import RecordStore, ring_position
@@ -310,7 +310,7 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
 
 
 def _lock_host(path: Path) -> int:
-    descriptor = open_lock_file(path, 0o600)
+    descriptor = open_lock_file(path, FILE_MODE)
     if lock_within(descriptor, _LOCK_WAIT_S):
         return descriptor
     os.close(descriptor)

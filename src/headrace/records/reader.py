@@ -191,13 +191,14 @@ class _UndrainedRings:
             if reader.dropped > position.dropped:
                 count = reader.dropped - position.dropped
                 events.append(dropped_row(path.name, count, reader.made_ns))
-        found += self._sent_rows(name, connections, strict=strict)
+        found += self._sent_rows(name, connections, events, strict=strict)
         return found + events if name == EVENTS.name else found
 
     def _sent_rows(
-        self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of other hosts that the collector has not taken in."""
+        self, name: str, connections: Sequence[sqlite3.Connection], events: list[tuple[Any, ...]],
+        *, strict: bool,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
+        """Return the rows of other hosts that the collector has not taken in; add faults."""
         number = TABLES_BY_NAME[name].number
         found: list[tuple[Any, ...]] = []
         for path in self._sent:
@@ -210,6 +211,8 @@ class _UndrainedRings:
             except FileNotFoundError:
                 if strict:
                     raise _RingMoved from None
+            except OSError as error:
+                events.append(fault_row(str(error), 0))
         return found
 
 
@@ -363,18 +366,20 @@ _FOLDER_TIMEOUT_S = 5.0
 """An attempt is in run.json some milliseconds before its records folder is made."""
 _COLLECTOR_TIMEOUT_S = 30.0
 """The collector is started next, which takes seconds on a busy host; later it counts as killed."""
+_LONGEST_WAIT_S = 60.0  # where the clock of the run's host is ahead of this one's
 
 
 def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
     """Wait until a run that has just started has records; return at once for any other.
 
     `waits` is called once if there is a wait. Raises RecordsError if the run ended meanwhile,
-    without records.
+    without records, or has none after a minute.
     """
     if not _awaits_first_records(path):
         return
     waits()
-    while _awaits_first_records(path):
+    deadline_s = time.monotonic() + _LONGEST_WAIT_S
+    while _awaits_first_records(path) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     if not recorded_attempts(path):
         raise _no_records_error(path)
@@ -416,7 +421,7 @@ def _latest_attempt(path: Path) -> Attempt | None:
 
 def _age_s(attempt: Attempt) -> float:
     """Return the seconds since an attempt ended, or if it runs, since it started."""
-    return time.time() - (attempt.started_s if attempt.ended_s is None else attempt.ended_s)
+    return attempt.now_s() - (attempt.started_s if attempt.ended_s is None else attempt.ended_s)
 
 
 _APPLY_FLAG = "--apply"

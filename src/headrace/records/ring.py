@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.records.layout import FILE_MODE
 from headrace.records.schema import TABLES_BY_NUMBER, Table
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -93,7 +94,7 @@ class RingWriter:
 
     def __init__(self, path: Path, capacity: int = CAPACITY_BYTES) -> None:
         self._capacity = capacity
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             # Allocate its blocks now: on a full disk a write to the map would kill the process.
             os.posix_fallocate(descriptor, 0, HEADER_BYTES + capacity)

@@ -19,6 +19,7 @@ from headrace.core.errors import RecordsError
 from headrace.core.files import append_whole
 from headrace.records import system_table
 from headrace.records.host_place import job_pid
+from headrace.records.layout import FILE_MODE
 from headrace.records.outbox import SentLine
 from headrace.records.schema import HOSTS, PROCESSES, TABLES_BY_NUMBER, Table
 
@@ -53,7 +54,8 @@ class SentRowsWriter:
         content = "".join(f"{head}{line.text}}}\n" for line in lines).encode()
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{_stem(self._host)}{self._number:06}{SUFFIX}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, FILE_MODE)
         try:
             append_whole(descriptor, content)
             size = os.fstat(descriptor).st_size

@@ -6,6 +6,7 @@ Texts are stored once, under a number. Rows of a long run are merged or moved ou
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -211,7 +212,7 @@ class RecordStore:
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a store read-only, while another process may write it; RecordsError if it is too new."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{_reading(path)}", uri=True)
     connection.isolation_level = None
     try:
         check_version(connection.execute("PRAGMA user_version").fetchone()[0], path)
@@ -219,6 +220,18 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _reading(path: Path) -> str:
+    """Return the parameters with which SQLite opens a store for reading.
+
+    SQLite makes a write-ahead log where there is none, as after the last process that had the store
+    open has closed it. Where it may not, as in a folder of another user or on a disk that is
+    mounted read-only, it refuses the store unless it is said not to change.
+    """
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    is_fixed = not has_log and not os.access(path.parent, os.W_OK)
+    return "mode=ro&immutable=1" if is_fixed else "mode=ro"
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:

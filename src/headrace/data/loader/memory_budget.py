@@ -6,17 +6,16 @@ from pathlib import Path
 
 import psutil
 
+from headrace.core.cgroups import memory_left
+
 _SHARE = 0.2  # of free memory: workers and the script need the rest
 _UNKNOWN_BYTES = 512 << 20  # few batches are larger
 
 
-def usable_memory() -> int:
-    """Return the free memory for this process in bytes: the host's, within its cgroup."""
-    free = psutil.virtual_memory().available
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        free = min(free, max(0, int(most) - int(used.read_text())))
-    return free
+def usable_memory(proc: Path = Path("/proc/self")) -> int:
+    """Return the free memory for this process in bytes: the host's, within its control groups."""
+    free, left = psutil.virtual_memory().available, memory_left(proc)
+    return free if left is None else min(free, left)
 
 
 def memory_for_batches() -> int:

@@ -25,7 +25,7 @@ from headrace.cluster.ray_node import (
     write_token_file,
 )
 from headrace.core import env
-from headrace.core.boot_id import boot_id
+from headrace.core.boot_id import host_id
 from headrace.core.console import print_status
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.jobs.hosts.host_commands import WorkingDir
@@ -104,7 +104,7 @@ def ray_variables(
         recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording[name])}
     env_vars: dict[str, str] = dict(recorded)
     if recorded:
-        env_vars[env.RECORDS_BOOT.name] = boot_id()
+        env_vars[env.RECORDS_BOOT.name] = host_id()
     runtime_env: dict[str, Any] = {"env_vars": env_vars}
     package = context.runtime_env.get("working_dir")
     if package:

@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from uuid import uuid4
 
+from headrace.core.boot_id import boot_id, pid_namespace
 from headrace.core.console import print_status
 from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
 from headrace.core.files import open_regular_file
@@ -63,8 +64,6 @@ _CLOCKS_DIFFER_S = 86_400.0
 """By how much clocks of machines may differ: time zones, at most, and not days."""
 _TAKE_TRIES = 100
 _LEASE_FOLDER = "headrace-lease"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class Lease:
@@ -152,7 +151,7 @@ class Lease:
             return
         left_s = float(lease["until_s"]) - time.time()
         is_plausible = 0 < left_s <= self._lasts_s or left_s < -_CLOCKS_DIFFER_S
-        if not is_plausible and lease["boot"] != _boot():
+        if not is_plausible and lease["boot"] != boot_id():
             left_s = self._lasts_s if self._is_renewed(number, lease) else 0.0
         if left_s > 0:
             raise UsageError(
@@ -174,7 +173,7 @@ class Lease:
     def _record(self) -> bytes:
         record = {
             "owner": self._owner, "job": self._job, "host": os.uname().nodename,
-            "boot": _boot(), "pid": os.getpid(), "pid_namespace": _pid_namespace(),
+            "boot": boot_id(), "pid": os.getpid(), "pid_namespace": pid_namespace(),
             "until_s": time.time() + self._lasts_s,
         }  # fmt: skip
         return json.dumps(record).encode()
@@ -206,23 +205,10 @@ class Lease:
 def _is_process_gone(lease: Mapping[str, Any]) -> bool:
     """Whether a lease's process is known to have ended, being one of this machine."""
     # Containers of a machine share its boot, often a name too, and have pids of their own.
-    here = (os.uname().nodename, _boot(), _pid_namespace())
+    here = (os.uname().nodename, boot_id(), pid_namespace())
     there = (lease["host"], lease["boot"], lease["pid_namespace"])
-    is_known = bool(_pid_namespace()) and here == there
+    is_known = bool(pid_namespace()) and here == there
     return is_known and not exists(int(lease["pid"]))
-
-
-def _pid_namespace() -> str:
-    """Return the kernel's name of this process's pid namespace; "" where it is not known."""
-    with suppress(OSError):
-        return str(_PID_NAMESPACE.readlink())
-    return ""
-
-
-def _boot() -> str:
-    with suppress(OSError):
-        return _BOOT.read_text().strip()
-    return ""
 
 
 def _path(number: int) -> str:
