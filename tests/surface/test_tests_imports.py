@@ -96,7 +96,7 @@ PURE = """
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
     report.charts.steps report.charts.waits report.formatting report.live.access_token
     report.live.guard report.markup report.open_run
-    report.run_command report.top.state sampling sampling.lanes sampling.seeds
+    report.run_command report.span_tables report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""
