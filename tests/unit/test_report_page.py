@@ -149,6 +149,21 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
     assert ranks.values.min() < 20
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"), [({}, True), ({"of_a_span": True}, False), ({"part": "its end"}, False)]
+)
+def test_only_a_page_about_all_of_the_time_tells_of_the_axes(changes: dict[str, Any], said: bool):
+    tables = play(Run(batches=120, service_ms=1, workers=4))
+    tables.rows["steps"][77]["other_ns"] += 900 * MS
+    tables.rows["steps"][77]["wall_ns"] += 900 * MS
+    tables.system = {"t_ns": [3600 * 1000 * MS]}  # long after the last step
+    text = page_about(replace(material(play(Run(batches=30))), tables=tables, **changes)).text
+    above = "1 step reached above the top, as arrows there show; the longest took"
+    assert (above in text) == said
+    assert ("after the last step is left out at first" in text) == said
+    assert "to see them whole" not in text
+
+
 def test_timeline_phases_add_up_to_the_step():
     tables = play(Run(batches=40))
     (row,) = steps_chart(tables).rows
