@@ -35,6 +35,7 @@ from headrace.report.charts.heatmap import UNKNOWN_PERCENT, heatmap_chart
 from headrace.report.charts.lines import data_wait_chart, ready_chart, samples_chart
 from headrace.report.charts.long_runs import SpanRows, long_time_axis
 from headrace.report.charts.steps import steps_chart
+from headrace.report.open_run import open_run
 from headrace.report.span_tables import SpanTables
 from records_folders import collector_of, kill
 
@@ -207,6 +208,14 @@ def test_a_span_of_a_long_run_knows_whose_batches_auxiliary_hosts_make(closes: b
         events = SpanTables(CachedTables(rows), middle_ns, axis.ended_ns).table("events")
         (found,) = (row for row in events.to_pylist() if row["kind"] == LOADER_EVENT)
         assert found["at_ns"] == middle_ns
+
+
+def test_charts_for_notebooks_say_of_which_host_a_row_is():
+    with played([200] * 20, closes=True) as records:
+        labels = {label for trace in open_run(records.path).heatmap().data for label in trace.y}
+    for number in (0, 1):
+        host = f"train · node-{number}"
+        assert {f"{host} · rank {number}", f"{host} · core 0"} <= labels
 
 
 def check_lines(whole: CachedTables, added: CachedTables, span: ChartSpan) -> None:

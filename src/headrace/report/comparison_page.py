@@ -164,11 +164,19 @@ def _phases_section(data: ComparisonData) -> Section:
     )
 
 
+_OF_PHASES = frozenset(f"{begin}phase.{phase}" for begin in ("", JOB_PREFIX) for phase in PHASES)
+"""Names of what `headrace run` logs of phases, those of an older version first. They have a section
+of their own, as have the series of `STEP_TIME_PREFIX`."""
+
+
 def _metrics_section(data: ComparisonData) -> Section | None:
-    # The phases have a section of their own.
-    phases = ("phase", f"{JOB_PREFIX}phase")
     names = sorted(
-        {name for each in data.curves for name in each.last if not name.startswith(phases)}
+        {
+            name
+            for each in data.curves
+            for name in each.last
+            if name not in _OF_PHASES and not name.startswith(STEP_TIME_PREFIX)
+        }
     )
     if not names:
         return None

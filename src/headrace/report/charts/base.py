@@ -236,7 +236,7 @@ def sample_starts(ends: Floats, begin: float) -> Floats:
     the next: its host may have come later than the others. A single one does from `begin` on.
     """
     if len(ends) < 2:
-        return np.minimum(ends - 1.0, begin)
+        return np.asarray(np.minimum(ends - 1.0, begin))
     return np.append(ends[0] - 2.0 * (ends[1] - ends[0]), ends[:-1])
 
 
