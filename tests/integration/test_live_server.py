@@ -439,6 +439,10 @@ def test_metrics_that_could_not_be_read_are_read_again(folder: Path, server: Liv
     assert said in compared_texts(server, path)["runs"]
     target.unlink()
     eventually(lambda: said not in compared_texts(server, path)["runs"], "a new comparison", 60)
+    target.write_text("{")
+    assert said not in compared_texts(server, path)["runs"]  # an ended run is not read again,
+    (run / "experiment" / "sent.json").write_text("{}")
+    assert said in compared_texts(server, path)["runs"]  # but as more of it was sent
     shutil.rmtree(run)
 
 

@@ -21,6 +21,8 @@ from headrace.decide.experiments.compared_runs import (
     measured_run,
 )
 from headrace.decide.experiments.metric_curves import RunCurves
+from headrace.decide.experiments.run_target import SENT_FILE
+from headrace.decide.experiments.spool import SPOOL
 from headrace.observe.whatif.run_speed import FEWEST_STEPS
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
@@ -161,11 +163,9 @@ class _WholeRuns:
         unknown = [run for run in runs if run.folder not in found]
         curves, faults = read_curves([run.folder for run in unknown])
         for run in unknown:
-            path, cost = (
-                run.folder,
-                cost_if_known(run.folder, run.utilisation if are_whole else None),
-            )
-            found[path] = _WholeRun(stamps[path], cost, curves.get(path, RunCurves()))
+            path, busy = run.folder, run.utilisation if are_whole else None
+            logged = curves.get(path, RunCurves())
+            found[path] = _WholeRun(stamps[path], cost_if_known(path, busy), logged)
             if stamps[path] is not None and path in curves:
                 self._known[path] = found[path]
         for run in runs:
@@ -187,8 +187,13 @@ def _check_waits(has_left: HasLeft) -> None:
 
 
 def _stamp(path: Path) -> _Stamp:
-    may_go_on = run_state(path, last_attempt(path)) in {"running", "unknown"}
-    return None if may_go_on else run_stamp(path)
+    if run_state(path, last_attempt(path)) in {"running", "unknown"}:
+        return None
+    try:  # what it logged may be sent after its end
+        sent_ns = (path / SPOOL / SENT_FILE).stat().st_mtime_ns
+    except OSError:
+        sent_ns = 0
+    return *run_stamp(path), sent_ns
 
 
 def _measured(name: str, path: Path, span: Span | None, *, is_first: bool) -> MeasuredRun:
