@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.report.page import PageData, page_of
 from live_pages import HERE, open_run_page, record, visit
 from machine import needs
+from run_tables import Run, play
 from services.live_server import LiveServer, live_server
 
 pytestmark = needs("chromium")
@@ -138,3 +143,25 @@ def test_texts_stand_out_from_what_is_behind_them(
                 faint.append(f"{path}: {name} {text!r}: {contrast:.2f}")
     context.close()
     assert faint == []
+
+
+def test_long_terms_do_not_make_a_narrow_page_scroll_sideways(browser: Browser, tmp_path: Path):
+    tables = play(Run(workers=4, service_ms=8))
+    diagnosis = diagnose(tables)
+    parts = ("steps", "evaluation", "passed_over", "batch_lists", "between", "open", "unrecorded")
+    verdict = replace(
+        diagnosis.verdict, time_shares=dict.fromkeys(parts, 1 / len(parts)), run_seconds=700.0
+    )
+    data = PageData(
+        name="spent", path=tmp_path, attempt=1, attempts=(), outcome="succeeded", outcomes=(),
+        tables=tables, diagnosis=replace(diagnosis, verdict=verdict), cost=None,
+        read_s=time.time(),
+    )  # fmt: skip
+    file = tmp_path / "report.html"
+    file.write_bytes(b"".join(page_of(data)))
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(file.as_uri())
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    expect(page.locator("#verdict")).to_contain_text("before the first of them is trained on")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.close()

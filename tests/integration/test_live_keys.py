@@ -1,9 +1,10 @@
-"""The values of the live page's charts, read by keys."""
+"""The values of charts, read by keys: on the live page, and on that of advice."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from jobs import run_here
 from live_pages import HERE, open_run_page, record, span_of
 from machine import needs
 from pages import with_numbers
@@ -20,6 +22,7 @@ pytestmark = needs("chromium")
 
 ALL_DRAWN = ".chart:not(:has(canvas, .bars-row, .flame-node))"
 
+RECORDED = Path(__file__).parents[1] / "goldens" / "artefacts" / "recorded"
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
@@ -160,3 +163,48 @@ def test_boxes_of_the_flame_view_say_their_share(opened: Page):
     opened.keyboard.press("End")
     label = opened.locator(".flame-node:focus").get_attribute("aria-label") or ""
     assert "%" in label
+
+
+def test_keys_go_over_the_points_of_mixes_of_hosts(page: Page, tmp_path: Path):
+    shutil.copytree(RECORDED / "alone", tmp_path / "runs" / "alone")
+    words = ("cost", "advise", "alone", "--instance-type", "g5.xlarge", "--html", "advice.html")
+    made = run_here(tmp_path, *words)
+    assert made.returncode == 0, made.stderr
+    page.goto((tmp_path / "advice.html").as_uri())
+    expect(page.locator("#chart-mixes canvas")).to_be_visible()
+    drawn = json.loads(page.locator("#model-mixes").text_content() or "")
+    groups = [
+        (
+            group["name"],
+            [point["text"] for point in sorted(group["points"], key=lambda at: at["x"])],
+        )
+        for group in drawn["groups"]
+    ]
+    mark = focused(page, "mixes")
+    expect(mark).to_be_hidden()
+    said = [press(page, "Home"), *(press(page, "ArrowDown") for _ in groups[1:])]
+    for words_said, (name, texts) in zip(said, groups, strict=True):
+        assert words_said.startswith(f"{name}: samples a second ")
+        assert words_said.endswith(tuple(texts))
+    assert press(page, "ArrowDown") == said[-1]  # there is no group below the last one
+    while len(groups[-1][1]) < 3:  # some kinds of mixes are few
+        groups.pop()
+        press(page, "ArrowUp")
+    name, texts = groups[-1]
+    assert press(page, "Home").endswith(texts[0])
+    begin = place_of(mark)
+    assert press(page, "ArrowLeft").endswith(texts[0])
+    assert press(page, "ArrowRight").endswith(texts[1])
+    assert press(page, "End").endswith(texts[-1])
+    assert place_of(mark) > begin
+    assert press(page, "Shift+ArrowLeft").endswith(texts[max(len(texts) - 11, 0)])
+    last = press(page, "End")
+    tooltip = page.get_by_role("tooltip")
+    expect(tooltip).to_contain_text(name)
+    expect(tooltip).to_contain_text(texts[-1])
+    page.set_viewport_size({"width": 700, "height": 1000})
+    place_of(mark)  # it stays at its point
+    assert press(page, "End") == last
+    page.keyboard.press("Escape")
+    expect(mark).to_be_hidden()
+    expect(tooltip).to_be_hidden()

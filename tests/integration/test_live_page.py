@@ -85,6 +85,80 @@ def test_a_run_in_the_list_keeps_the_focus_as_others_come_and_go(
     expect(page.get_by_role("link", name="base")).to_be_focused()
 
 
+def set_attempt(run: Path, **changes: object) -> None:
+    """Change what the first attempt of a run has in its run.json."""
+    file = run / "run.json"
+    written = json.loads(file.read_text())
+    written["attempts"][0] |= changes
+    file.write_text(json.dumps(written))
+
+
+def test_a_run_that_moves_in_the_list_keeps_the_focus(page: Page, folder: Path, server: LiveServer):
+    run = folder / "runs" / "moving"
+    shutil.copytree(folder / "runs" / "base", run)
+    set_attempt(run, started_s=1e9, ended_s=1e9)
+    visit(page, server)
+    rows, link = page.locator("#run-list tbody tr"), page.get_by_role("link", name="moving")
+    expect(rows.last).to_contain_text("moving")
+    for began_s, place in ((4e9, rows.first), (1e9, rows.last)):
+        link.focus()
+        set_attempt(run, started_s=began_s, ended_s=began_s)
+        expect(place).to_contain_text("moving")
+        expect(link).to_be_focused()
+    shutil.rmtree(run)
+
+
+@pytest.mark.parametrize(("head", "changes"), [("Script", {"argv": []}), ("Verdict", {})])
+def test_runs_of_which_something_is_unknown_come_last_either_way(
+    page: Page, folder: Path, server: LiveServer, head: str, changes: dict[str, object]
+):
+    run = folder / "runs" / "unknown"
+    shutil.copytree(folder / "runs" / "base", run)
+    (run / "diagnosis.json").unlink()
+    set_attempt(run, **changes)
+    visit(page, server)
+    rows = page.locator("#run-list tbody tr")
+    for way in ("ascending", "descending"):
+        page.get_by_role("button", name=head, exact=True).click()
+        expect(page.locator(f"th[aria-sort={way}]")).to_have_text(head)
+        expect(rows.last).to_contain_text("unknown")
+    shutil.rmtree(run)
+
+
+def test_no_more_runs_can_be_chosen_than_can_be_compared(
+    page: Page, folder: Path, server: LiveServer
+):
+    for number in range(13):
+        run = folder / "runs" / f"many-{number:02}"
+        run.mkdir()
+        shutil.copy(folder / "runs" / "base" / "run.json", run)
+    visit(page, server)
+    for number in range(13):
+        page.get_by_label(f"Compare many-{number:02}", exact=True).check()
+    compare = page.get_by_role("button", name="Compare")
+    expect(compare).to_have_text("Compare 12 runs at most")
+    expect(compare).to_be_disabled()
+    page.get_by_label("Compare many-07", exact=True).uncheck()
+    expect(compare).to_have_text("Compare 12 runs")
+    compare.click()
+    expect(page.locator("#runs")).to_contain_text("many-12 is left out")
+    expect(page.locator("#subtitle")).to_be_empty()
+    for number in range(13):
+        shutil.rmtree(folder / "runs" / f"many-{number:02}")
+
+
+def test_a_comparison_that_cannot_be_made_is_not_said_to_be_under_way(
+    page: Page, folder: Path, server: LiveServer
+):
+    shutil.copytree(folder / "runs" / "base", folder / "runs" / "going-away")
+    visit(page, server, "/compare?run=base&run=going-away")
+    expect(page.locator("#runs table")).to_be_visible()
+    shutil.rmtree(folder / "runs" / "going-away")
+    drag(page, "chart-base/timeline", 0.3, 0.6)
+    expect(page.locator("#banner")).to_contain_text("There is no run 'going-away'")
+    expect(page.locator("#subtitle")).not_to_contain_text("Comparing")
+
+
 def test_charts_are_asked_for_once_keys_have_settled(page: Page, server: LiveServer):
     open_run_page(page, server, "base#span=all")  # else a part of it may be asked for at first
     asked: list[str] = []
@@ -315,6 +389,34 @@ def test_no_page_scrolls_sideways(browser: Browser, server: LiveServer, scheme: 
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, path
     page.close()
+
+
+LONG_NAME = "experiment_resnet50_bs256_lr0.1_wd1e-4_seed42_once_more_without_augmentation"
+
+
+def test_long_names_do_not_make_a_narrow_page_scroll_sideways(
+    browser: Browser, folder: Path, server: LiveServer
+):
+    run = folder / "runs" / LONG_NAME
+    shutil.copytree(folder / "runs" / "base", run)
+    log = run / "logs" / "attempt-1" / "restart-1" / f"{LONG_NAME}.stdout"
+    log.parent.mkdir()
+    log.write_text("a line\n")
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.set_default_timeout(60_000)
+    for path in ("/", f"/runs/{LONG_NAME}", f"/compare?run=base&run={LONG_NAME}"):
+        visit(page, server, path)
+        if path == "/":
+            expect(page.get_by_role("link", name=LONG_NAME)).to_be_attached()
+        else:
+            expect(page.locator(".chart canvas").first).to_be_visible()
+        if path.startswith("/runs"):
+            expect(page.locator("#logs select")).to_contain_text(LONG_NAME)
+        elif path != "/":
+            expect(page.locator("#runs table")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+    page.close()
+    shutil.rmtree(run)
 
 
 def test_the_output_follows_what_is_written_while_nothing_is_recorded(

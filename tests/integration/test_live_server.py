@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.records.live_switch import LiveSwitch
@@ -395,6 +396,66 @@ def test_runs_are_compared_once_for_all_viewers(folder: Path, server: LiveServer
     shutil.rmtree(folder / "runs" / "same" / "records")
     assert "no records" in server.ask(path).json["sections"][0]["html"]
     shutil.rmtree(folder / "runs" / "same")
+
+
+COMPARED = "/api/comparison?run=short&run=base&run=third"
+
+
+def compared_texts(server: LiveServer, path: str = COMPARED) -> dict[str, str]:
+    answer = server.ask(path)
+    assert answer.status == 200, answer.body
+    return {each["id"]: Page(each["html"]).text for each in answer.json["sections"]}
+
+
+def test_a_run_that_cannot_be_compared_keeps_no_others_from_it(folder: Path, server: LiveServer):
+    made = [shutil.copytree(folder / "runs" / "base", folder / "runs" / name, symlinks=True)
+            for name in ("short", "third")]  # fmt: skip
+    steps = made[0] / "records" / "attempt-1" / "steps.parquet"
+    pq.write_table(pq.read_table(steps).slice(0, 5), steps)
+    found = compared_texts(server)
+    assert "short is left out: short has 3 training steps after its warm-up" in found["runs"]
+    assert "None is faster than base beyond noise." in found["runs"]
+    assert "third" in found["runs"]
+    assert {"phases", "timelines", "heatmaps"} <= found.keys()
+    shutil.rmtree(made[0] / "records")
+    os.utime(made[0] / "run.json", (1, 1))
+    assert "short is left out: " in (text := compared_texts(server)["runs"])
+    assert "short has no records" in text
+    assert "None is faster than base beyond noise." in text
+    alone = compared_texts(server, "/api/comparison?run=short&run=base")
+    assert "short is left out: " in alone["runs"]
+    assert "phases" not in alone
+    for run in made:
+        shutil.rmtree(run)
+
+
+def test_metrics_that_could_not_be_read_are_read_again(folder: Path, server: LiveServer):
+    run = folder / "runs" / "unread"
+    shutil.copytree(folder / "runs" / "base", run, symlinks=True)
+    (run / "experiment").mkdir(exist_ok=True)
+    target = run / "experiment" / "target.json"
+    target.write_text("{")
+    path, said = "/api/comparison?run=base&run=unread", "Where unread is tracked cannot be read"
+    assert said in compared_texts(server, path)["runs"]
+    target.unlink()
+    eventually(lambda: said not in compared_texts(server, path)["runs"], "a new comparison", 60)
+    target.write_text("{")
+    assert said not in compared_texts(server, path)["runs"]  # an ended run is not read again,
+    (run / "experiment" / "sent.json").write_text("{}")
+    assert said in compared_texts(server, path)["runs"]  # but as more of it was sent
+    shutil.rmtree(run)
+
+
+def test_numbers_of_a_run_that_may_go_on_elsewhere_are_of_a_moment(
+    folder: Path, server: LiveServer
+):
+    launcher = {"host": "elsewhere", "pid": 1, "began_s": 0.0}
+    run = changed_copy(
+        folder, "elsewhere", {"launcher": launcher, "exit_code": None, "ended_s": None}
+    )
+    found = server.ask("/api/comparison?run=base&run=elsewhere").json["subtitle"]
+    assert re.match(r"Numbers as of [-\d]+ [:\d]+ UTC: not all of the runs have ended$", found)
+    shutil.rmtree(run)
 
 
 def test_logs_are_listed_searched_and_cut(server: LiveServer):

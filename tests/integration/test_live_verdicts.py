@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,22 @@ def test_a_run_is_read_as_long_as_a_viewer_waits_for_it(tmp_path: Path):
     for path in ("sections", "charts/timeline"):
         answer = app.get(f"/runs/done/{path}")
         assert answer.status == 200, answer.text
+
+
+def test_charts_alone_have_no_verdict_made(tmp_path: Path):
+    """As those of a comparison, which shows no verdicts."""
+    folder = record(tmp_path, "done", "0") / "experiment"
+    folder.mkdir(exist_ok=True)
+    target = folder / "target.json"
+    target.unlink(missing_ok=True)
+    os.mkfifo(target)  # whoever makes a verdict with its page waits here
+    app = LiveApp(tmp_path / "runs", idle_s=1.0)
+    others = set(threading.enumerate())
+    for chart in ("timeline", "heatmap", "timeline"):
+        answer = app.get(f"/runs/done/charts/{chart}")
+        assert answer.status == 200, answer.text
+    eventually(
+        lambda: set(threading.enumerate()) <= others, "the end of all that reads the run", 60
+    )
+    target.unlink()
+    assert json.loads(app.get("/runs/done/sections").text)["subtitle"].endswith("ended")

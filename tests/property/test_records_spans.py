@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.observe.whatif.measured_pipeline import LOADER_EVENT
 from headrace.observe.whatif.tables import CachedTables
 from headrace.records.collector import Collector
 from headrace.records.live_reader import row_spans_ns
 from headrace.records.reader import Records
 from headrace.records.schema import (
     BATCHES,
+    EVENTS,
     FETCHES,
     HOSTS,
     PHASES,
@@ -33,6 +35,8 @@ from headrace.report.charts.heatmap import UNKNOWN_PERCENT, heatmap_chart
 from headrace.report.charts.lines import data_wait_chart, ready_chart, samples_chart
 from headrace.report.charts.long_runs import SpanRows, long_time_axis
 from headrace.report.charts.steps import steps_chart
+from headrace.report.open_run import open_run
+from headrace.report.span_tables import SpanTables
 from records_folders import collector_of, kill
 
 MS = 1_000_000
@@ -60,6 +64,7 @@ def play(run: Path, walls_ms: list[int], *, ranks: int, seed: int, closes: bool)
         add(collector, HOSTS, host=f"node-{number}", **here)
         its = {"pid": number, "rank": number, "host": number, "worker": -1}
         add(collector, PROCESSES, role="rank", started_ns=1, **its)
+    add(collector, EVENTS, at_ns=MS, kind=LOADER_EVENT)
     now = MS
     for number, wall_ms in enumerate(walls_ms):
         wall = wall_ms * MS
@@ -192,6 +197,25 @@ def test_charts_of_totals_keep_every_stall_and_every_sum(closes: bool):
         assert [int(each.count.sum()) for each in steps.rows] == [len(WALLS)] * 2
         assert [float(each.wall_ms.max()) for each in steps.rows] == [3000.0] * 2
         check_lines(whole, added, span)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_span_of_a_long_run_knows_whose_batches_auxiliary_hosts_make(closes: bool):
+    with played(WALLS, closes=closes) as records:
+        _, span, axis = span_of(records, 20)
+        middle_ns = (span.from_ns + axis.ended_ns) // 2
+        rows = SpanRows(SpanReader(records), middle_ns, axis.ended_ns)
+        events = SpanTables(CachedTables(rows), middle_ns, axis.ended_ns).table("events")
+        (found,) = (row for row in events.to_pylist() if row["kind"] == LOADER_EVENT)
+        assert found["at_ns"] == middle_ns
+
+
+def test_charts_for_notebooks_say_of_which_host_a_row_is():
+    with played([200] * 20, closes=True) as records:
+        labels = {label for trace in open_run(records.path).heatmap().data for label in trace.y}
+    for number in (0, 1):
+        host = f"train · node-{number}"
+        assert {f"{host} · rank {number}", f"{host} · core 0"} <= labels
 
 
 def check_lines(whole: CachedTables, added: CachedTables, span: ChartSpan) -> None:

@@ -36,8 +36,8 @@ FRONTS = """
     data.storage.client.subprocess_server
     data.storage.store data.transforms.decode data.transforms.resize decide.cost.advice
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
-    decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
-    decide.experiments.sync
+    decide.experiments.compared_runs decide.experiments.metric_curves
+    decide.experiments.run_target decide.experiments.spool decide.experiments.sync
     jobs.environment.host_environment jobs.environment.script_command
     jobs.environment.script_environment jobs.failure
     jobs.host_run jobs.hosts.cluster_join jobs.metric_scraper jobs.output jobs.requirements
@@ -48,7 +48,8 @@ FRONTS = """
     records.host_place
     records.layout records.live_reader records.live_switch records.outbox records.reader
     records.records_link records.ring records.run_folder records.schema records.sent_rows
-    records.span_reader records.system_table report.live.app report.live.run_folders report.page
+    records.span_reader records.system_table report.comparison_page report.live.app
+    report.live.run_folders report.page
     report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
@@ -98,7 +99,7 @@ PURE = """
     report.charts.heatmap report.charts.lines report.charts.long_runs report.charts.phases
     report.charts.steps report.charts.waits report.formatting report.live.access_token
     report.live.guard report.markup report.open_run
-    report.run_command report.top.state sampling sampling.lanes sampling.seeds
+    report.run_command report.span_tables report.top.state sampling sampling.lanes sampling.seeds
     train.checkpoint_commit train.state_dicts train.strategies
 """.split()  # noqa: SIM905 - names, as a paragraph
 """No process, thread, socket or file at import or in a signature; `IMPURE` is checked."""

@@ -64,12 +64,16 @@ def test_one_that_is_asked_for_by_its_name_or_path_is_said_to_be_closed(runs: Pa
         lambda: str(find_run("closed/records/attempt-1", str(runs))),
         lambda: str(RunFolders(runs).split("closed/charts/heatmap")),
         lambda: str(RunFolders(runs).split("sweep/1")),
+        lambda: str(RunFolders(runs).find(["open", "closed"])),
+        lambda: str(RunFolders(runs).find(["sweep/1", "open"])),
     ):
         said = as_other_user(asked)
         assert said.startswith("RecordsError: ")
         assert "is closed to other users" in said
     assert as_other_user(lambda: str(find_run("open", str(runs)))) == str(runs / "open")
     assert as_other_user(lambda: str(find_run("no/run", str(runs)))).startswith("UsageError: ")
+    missing = as_other_user(lambda: str(RunFolders(runs).find(["open", "none"])))
+    assert missing.startswith("UsageError: There is no run 'none'")
 
 
 def test_a_folder_of_runs_that_is_closed_is_no_empty_one(runs: Path):

@@ -80,6 +80,18 @@ def test_the_most_memory_of_a_moment_is_seen_and_what_is_not_recorded_is_left_ou
     assert (line.name, np.nanmax(line.y)) == ("used by all processes", 9)
 
 
+def test_what_is_used_is_known_where_a_span_begins_between_two_samples():
+    tables = play(Run(batches=200))
+    tables.system = {
+        "t_ns": [at_ms * MS for at_ms in range(1000, 3001, 500)],
+        "memory_used_bytes": [3_000_000_000] * 5,
+    }
+    axis = time_axis(tables)
+    begin, end = (axis.seconds(at_ms * MS) for at_ms in (700, 2900))
+    (line,) = memory_chart(tables, ChartSpan.of(axis, (begin, end))).series
+    assert (line.y == 3).all()
+
+
 def test_nothing_recorded_draws_nothing():
     empty = RunTables()
     for draw in (samples_chart, data_wait_chart, ready_chart, memory_chart, traffic_chart):

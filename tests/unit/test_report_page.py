@@ -149,6 +149,21 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
     assert ranks.values.min() < 20
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"), [({}, True), ({"of_a_span": True}, False), ({"part": "its end"}, False)]
+)
+def test_only_a_page_about_all_of_the_time_tells_of_the_axes(changes: dict[str, Any], said: bool):
+    tables = play(Run(batches=120, service_ms=1, workers=4))
+    tables.rows["steps"][77]["other_ns"] += 900 * MS
+    tables.rows["steps"][77]["wall_ns"] += 900 * MS
+    tables.system = {"t_ns": [3600 * 1000 * MS]}  # long after the last step
+    text = page_about(replace(material(play(Run(batches=30))), tables=tables, **changes)).text
+    above = "1 step reached above the top, as arrows there show; the longest took"
+    assert (above in text) == said
+    assert ("after the last step is left out at first" in text) == said
+    assert "to see them whole" not in text
+
+
 def test_timeline_phases_add_up_to_the_step():
     tables = play(Run(batches=40))
     (row,) = steps_chart(tables).rows
@@ -227,6 +242,47 @@ def test_hosts_of_one_name_are_apart_in_the_heatmap():
         (each.host, each.rows) for each in heatmap_chart(tables).bands if each.title == "ranks"
     }
     assert found == {("one (0)", ("rank 0",)), ("one (1)", ("rank 1",))}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_workers_of_ranks_that_have_no_step_so_far_are_in_the_heatmap(hosts: int):
+    tables = play(Run(ranks=2, workers=2))
+    for number in range(1, hosts):
+        tables.add("hosts", host="two", cores=2, memory_bytes=2**36, attempt=1, number=number)
+        for row in tables.rows["processes"]:
+            row["host"] = row["rank"]
+    tables.rows["steps"] = [row for row in tables.rows["steps"] if row["rank"] == 0]
+    found = [(each.host, each.title, each.rows) for each in heatmap_chart(tables).bands]
+    names = [tuple(f"rank {rank} worker {worker}" for worker in (0, 1)) for rank in (0, 1)]
+    if hosts == 1:
+        assert found == [("", "ranks", ("rank 0",)), ("", "workers", names[0] + names[1])]
+    else:
+        assert found == [
+            ("one", "ranks", ("rank 0",)), ("one", "workers", names[0]),
+            ("two", "workers", names[1]),
+        ]  # fmt: skip
+    tables.rows["steps"] = []
+    assert [each.title for each in heatmap_chart(tables).bands] == ["workers"] * hosts
+
+
+def test_of_a_host_that_came_later_nothing_is_known_before():
+    tables = play(Run(ranks=1))
+    tables.add("hosts", host="two", cores=1, memory_bytes=2**36, attempt=1, number=1)
+    ticks = [(at_ms, host) for at_ms in range(0, 10_001, 100) for host in (0, 1)]
+    ticks = [(at_ms, host) for at_ms, host in ticks if host == 0 or at_ms >= 5000]
+    tables.system = {
+        "t_ns": [at_ms * MS for at_ms, _ in ticks],
+        "host": [host for _, host in ticks],
+        "core_0_percent": [50.0] * len(ticks),
+    }
+    drawn = heatmap_chart(tables)
+    begin, end = drawn.span
+    middles_s = begin + (np.arange(drawn.columns) + 0.5) * (end - begin) / drawn.columns
+    began_s = time_axis(tables).began_ns / 1e9
+    cores = {each.host: each.values[0] for each in drawn.bands if each.title == "cores"}
+    assert (cores["one"] == 50).all()
+    assert (cores["two"][middles_s + began_s < 4.7] == UNKNOWN_PERCENT).all()
+    assert (cores["two"][middles_s + began_s > 4.9] == 50).all()
 
 
 def test_a_heatmap_says_at_which_time_of_day_it_begins():

@@ -12,6 +12,7 @@ interface Answer {
 }
 
 const PAUSE_MS = 5000; // between questions for numbers
+const COMPARING = "Comparing the runs …";
 
 /** Lets links to the runs' own pages carry the span, which counts from the start of each run. */
 function carrySpan(): void {
@@ -89,7 +90,7 @@ export class ComparisonPage {
     this.isDue = false;
     const { signal } = (this.request = new AbortController());
     const subtitle = document.getElementById("subtitle");
-    if (subtitle && this.address !== this.askedFor) subtitle.textContent = "Comparing the runs …";
+    if (subtitle && this.address !== this.askedFor) subtitle.textContent = COMPARING;
     this.askedFor = this.address;
     try {
       const answer = await askServer<Answer>(this.address, { signal });
@@ -99,7 +100,9 @@ export class ComparisonPage {
       if (subtitle) subtitle.textContent = answer.subtitle;
       this.update.apply(answer.sections);
     } catch (error) {
-      if (signal.aborted || error instanceof Unreachable) return;
+      if (signal.aborted) return;
+      if (subtitle?.textContent === COMPARING) subtitle.textContent = "";
+      if (error instanceof Unreachable) return;
       showBanner("sections", `The numbers could not be brought up to date. ${sentence(error)}`);
     } finally {
       this.isAsking = false;

@@ -33,7 +33,10 @@ const COLUMNS: readonly Column[] = [
         ? "unknown"
         : make("span", { title: momentText(run.began_unix_s) }, `${durationText(ageS(run.began_unix_s))} ago`),
   },
-  { title: "Script", value: (run) => run.script, show: (run) => make("code", { title: run.script }, run.script) },
+  {
+    title: "Script", value: (run) => run.script || null,
+    show: (run) => make("code", { title: run.script }, run.script),
+  },
   { title: "Ranks", isNumber: true, value: (run) => run.ranks },
   { title: "Samples/s", isNumber: true, value: (run) => run.samples_per_s },
   {
@@ -44,9 +47,10 @@ const COLUMNS: readonly Column[] = [
     title: "Cost", isNumber: true, value: (run) => firstNumber(run.cost),
     show: (run) => run.cost ?? "",
   },
-  { title: "Verdict", value: (run) => run.fault || run.verdict },
+  { title: "Verdict", value: (run) => run.fault || run.verdict || null },
 ];
 const BEGAN = 2;
+const MOST_COMPARED = 12; // the server refuses more
 const READING = "Reading the runs …";
 const AGES_MS = 10_000; // how often the time since a run began is brought up to date
 
@@ -148,7 +152,10 @@ export class RunList {
   private draw(): void {
     const shown = this.shown();
     const rows = shown.map((run) => this.rowOf(run));
+    const focused = document.activeElement;
     placeInOrder(this.body, rows.map(({ element }) => element));
+    // A row that is moved loses it, as where runs are sorted by what changes.
+    if (focused instanceof HTMLElement && this.body.contains(focused)) focused.focus({ preventScroll: true });
     this.heads.forEach((head, i) => {
       const isOrder = i === this.order.column;
       head.parentElement!.ariaSort = isOrder ? (this.order.down ? "descending" : "ascending") : "none";
@@ -186,9 +193,11 @@ export class RunList {
 
   private updateCompare(): void {
     const count = this.ticked.size;
-    this.compare.disabled = count < 2;
-    this.compare.textContent = count < 2 ? "Compare" : `Compare ${count} runs`;
-    this.compare.title = count < 2 ? "Tick two or more runs" : "";
+    const fits = count >= 2 && count <= MOST_COMPARED;
+    this.compare.disabled = !fits;
+    const what = fits ? ` ${count} runs` : count < 2 ? "" : ` ${MOST_COMPARED} runs at most`;
+    this.compare.textContent = `Compare${what}`;
+    this.compare.title = fits ? "" : `Tick two to ${MOST_COMPARED} runs`;
   }
 
   private goCompare(): void {

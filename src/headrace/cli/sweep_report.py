@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +14,9 @@ from headrace.core.units import format_seconds
 from headrace.jobs.sweep.sweep_file import Sweep
 from headrace.jobs.sweep.sweep_run import SweepEvent
 from headrace.jobs.sweep.sweep_state import SweepState
+
+if TYPE_CHECKING:
+    from headrace.decide.experiments.compared_runs import MeasuredRun
 
 _FEWEST_COMPARED = 2
 
@@ -57,37 +60,36 @@ class SweepReport:
 
     def end(self, state: SweepState) -> None:
         """Print the comparison of all runs that can be compared, and write its page."""
-        folders, notes = self._comparable(state)
-        if len(folders) < _FEWEST_COMPARED:
+        measured, notes = self._measured(state)
+        if len(measured) < _FEWEST_COMPARED:
             for note in notes:
                 print_status(note)
             print_status("fewer than two runs can be compared")
             return
         from headrace.cli.compare_report import print_compared_runs
-        from headrace.decide.experiments.compared_runs import compared_runs
+        from headrace.decide.experiments.compared_runs import compare_measured
         from headrace.report.comparison_page import read_comparison_data, write_comparison
 
-        runs = compared_runs(folders)
+        runs = compare_measured(measured)
         print_compared_runs(runs)
         for note in notes:
             self._console.print(f"[dim]{escape(note)}[/dim]")
         page = write_comparison(read_comparison_data(runs, self._sweep.name, notes), state.folder)
         self._console.print(f"[dim]{escape(str(page))}[/dim]", soft_wrap=True)
 
-    def _comparable(self, state: SweepState) -> tuple[list[Path], list[str]]:
-        """Return the folders of runs that can be compared, and why others cannot."""
-        from headrace.decide.experiments.compared_runs import check_comparable
+    def _measured(self, state: SweepState) -> tuple[list[MeasuredRun], list[str]]:
+        """Return the runs that can be compared, and why others cannot."""
+        from headrace.decide.experiments.compared_runs import measured_run
 
-        folders, notes = [], []
+        measured: list[MeasuredRun] = []
+        notes = []
         for run in self._sweep.runs:
-            folder = state.runs / run.name
             if state.finished(run) is None:
                 notes.append(f"{run.name} has not ended well, and is not compared.")
                 continue
             try:
-                check_comparable(folder)
+                folder = state.runs / run.name
+                measured.append(measured_run(folder, folder.name, is_first=not measured))
             except RecordsError as error:
                 notes.append(f"{run.name} is not compared: {error}")
-                continue
-            folders.append(folder)
-        return folders, notes
+        return measured, notes

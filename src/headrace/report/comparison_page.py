@@ -65,15 +65,26 @@ def read_comparison_data(
     runs: Sequence[ComparedRun], name: str, notes: Sequence[str] = ()
 ) -> ComparisonData:
     """Return what a page about compared runs is made of; metrics that cannot be read are noted."""
-    curves, missing = [], list(notes)
+    curves, faults = read_curves([run.folder for run in runs])
+    return ComparisonData(
+        name=name,
+        runs=runs,
+        curves=[curves.get(run.folder, RunCurves()) for run in runs],
+        notes=[*notes, *faults],
+    )
+
+
+def read_curves(folders: Sequence[Path]) -> tuple[dict[Path, RunCurves], list[str]]:
+    """Return the metrics of runs by their folders, and why those of others cannot be read."""
+    found: dict[Path, RunCurves] = {}
+    faults = []
     unreachable: dict[str, HeadraceError] = {}
-    for run in runs:
+    for folder in dict.fromkeys(folders):
         try:
-            curves.append(read_run_curves(run.folder, unreachable=unreachable))
+            found[folder] = read_run_curves(folder, unreachable=unreachable)
         except RecordsError as error:
-            curves.append(RunCurves())
-            missing.append(str(error))
-    return ComparisonData(name=name, runs=runs, curves=curves, notes=missing)
+            faults.append(str(error))
+    return found, faults
 
 
 def write_comparison(data: ComparisonData, output: str | Path) -> Path:
@@ -153,11 +164,19 @@ def _phases_section(data: ComparisonData) -> Section:
     )
 
 
+_OF_PHASES = frozenset(f"{begin}phase.{phase}" for begin in ("", JOB_PREFIX) for phase in PHASES)
+"""Names of what `headrace run` logs of phases, those of an older version first. They have a section
+of their own, as have the series of `STEP_TIME_PREFIX`."""
+
+
 def _metrics_section(data: ComparisonData) -> Section | None:
-    # The phases have a section of their own.
-    phases = ("phase", f"{JOB_PREFIX}phase")
     names = sorted(
-        {name for each in data.curves for name in each.last if not name.startswith(phases)}
+        {
+            name
+            for each in data.curves
+            for name in each.last
+            if name not in _OF_PHASES and not name.startswith(STEP_TIME_PREFIX)
+        }
     )
     if not names:
         return None

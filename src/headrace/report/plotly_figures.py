@@ -88,7 +88,7 @@ def heatmap_figure(chart: HeatmapChart) -> go.Figure:
         traces.append(_heatmap_trace(band, (edges[1:] + edges[:-1]) / 2, f"y{number}"))
         layout[f"yaxis{number}"] = {
             "domain": [max(top - height, 0.0), top], "autorange": "reversed", "showgrid": False,
-            "ticks": "", "type": "category", "zeroline": False,
+            "ticks": "", "type": "category", "zeroline": False, "automargin": True,
         }  # fmt: skip
         top -= height + gap
     return _figure(traces, layout)
@@ -102,8 +102,9 @@ def _heatmap_px(chart: HeatmapChart) -> int:
 
 def _heatmap_trace(band: HeatmapBand, middle_s: Floats, axis: str) -> dict[str, Any]:
     percent = band.values.astype(np.float32)
+    rows = [_text(f"{band.host} · {row}" if band.host else row) for row in band.rows]
     return {
-        "type": "heatmap", "x": middle_s.round(4), "y": list(band.rows), "name": band.title,
+        "type": "heatmap", "x": middle_s.round(4), "y": rows, "name": band.title,
         "z": np.where(band.values == UNKNOWN_PERCENT, np.nan, percent), "yaxis": axis,
         "coloraxis": "coloraxis", "hoverongaps": False, "ygap": 1 if len(band.rows) <= 60 else 0,
         "hovertemplate": "%{y}: %{z:.0f}% busy at %{x:.1f} s<extra></extra>",

@@ -208,11 +208,12 @@ class _UsageRecords:
 
 
 def _auxiliary_cpu(tables: Tables, steps: TrainSteps) -> float | None:
-    span = steps.span_ns
-    offload = read_offload_stats(tables, main_loader(steps), span)
-    if span is None or offload is None or not offload.workers:
+    span, made = steps.span_ns, columns(tables, "auxiliary_batches")
+    if span is None or not made.count:  # nor is the main loader looked for, in all steps
         return None
-    made = columns(tables, "auxiliary_batches")
+    offload = read_offload_stats(tables, main_loader(steps), span)
+    if offload is None or not offload.workers:
+        return None
     inside = made.where((made["start_ns"] >= span[0]) & (made["start_ns"] <= span[1]))
     cores = offload.workers * len(steps.ranks)
     return min(float(inside["process_cpu_ns"].sum()) / (cores * (span[1] - span[0])), 1.0)

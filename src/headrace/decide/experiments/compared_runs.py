@@ -19,7 +19,7 @@ from headrace.observe.whatif.run_speed import (
     run_speed,
 )
 from headrace.observe.whatif.tables import FEW_CACHED_BYTES, CachedTables
-from headrace.observe.whatif.train_steps import read_steps
+from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.reader import Records, open_records, run_provenance
 
 if TYPE_CHECKING:
@@ -81,50 +81,90 @@ class ComparedRun:
         return {**{name: getattr(self, name) for name in (*shown, *derived)}, "utilisation": use}
 
 
-def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -> list[ComparedRun]:
-    """Return runs, two or more, compared with the first of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """What a comparison needs of a run, or of a part of one, whose records it then does without.
 
-    Args:
-        folders: The runs'.
-        parts: Of each run the records that are compared, where these are not all.
-
-    Raises RecordsError: one of them has no records, or too few steps.
+    Attributes:
+        folder: The run's.
+        speed: Of its steps.
+        utilisation: How busy its hosts were meanwhile, by their role.
     """
-    names = _names(folders)
-    of_each: Sequence[CachedTables | None] = parts or [None] * len(folders)
-    # One after the other: the records of a long run take hundreds of megabytes.
-    measured = [
-        _measured(folder, name, part, OTHER_SEED if place else FIRST_SEED)
-        for place, (folder, name, part) in enumerate(zip(folders, names, of_each, strict=True))
-    ]
-    comparisons = [compare_speeds(measured[0].speed, each.speed) for each in measured[1:]]
-    settings, speeds = _settings(comparisons), _speeds(comparisons)
-    with_first = (None, *comparisons)
-    return [
-        ComparedRun(
-            name=name, folder=folder, settings=next(settings), comparison=comparison,
-            utilisation=each.utilisation, **speed,
-            cost=_known_cost(folder, None if parts else each.utilisation),  # of the whole run
-        )
-        for name, folder, each, speed, comparison in zip(
-            names, folders, measured, speeds, with_first, strict=True
-        )
-    ]  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
+    folder: Path
     speed: RunSpeed
     utilisation: Mapping[str, Utilisation]
 
 
-def _measured(folder: Path, name: str, part: CachedTables | None, seed: int) -> _Measured:
+def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
+    """Return the runs of two or more folders, compared with the first of them.
+
+    Raises RecordsError: one of them has no records, or too few steps.
+    """
+    names = _names(folders)
+    # One after the other: the records of a long run take hundreds of megabytes.
+    return compare_measured([
+        measured_run(folder, name, is_first=not place)
+        for place, (folder, name) in enumerate(zip(folders, names, strict=True))
+    ])  # fmt: skip
+
+
+def measured_run(folder: Path, name: str, *, is_first: bool) -> MeasuredRun:
+    """Measure all of a run; see `measured_part`.
+
+    Raises RecordsError: it has no records, or too few steps, as the message says by its name.
+    """
     records = open_records(folder)
-    tables = CachedTables(records, FEW_CACHED_BYTES) if part is None else part
+    tables = CachedTables(records, FEW_CACHED_BYTES)
     steps = read_steps(tables)
     check_steps(steps, name)
-    speed = run_speed(tables, steps, made_with=_made_with(records), seed=seed)
-    return _Measured(speed, utilisation_in(tables, steps))
+    return measured_part(folder, records, tables, steps, is_first=is_first)
+
+
+def measured_part(
+    folder: Path, records: Records, tables: CachedTables, steps: TrainSteps, *, is_first: bool
+) -> MeasuredRun:
+    """Measure a part of a run.
+
+    Args:
+        folder: The run's.
+        records: Those of its attempt.
+        tables: The part of them that counts.
+        steps: Read from these, and enough of them: see `check_steps`.
+        is_first: Whether others are compared with it.
+    """
+    seed = FIRST_SEED if is_first else OTHER_SEED
+    return MeasuredRun(
+        folder=folder,
+        speed=run_speed(tables, steps, made_with=_made_with(records), seed=seed),
+        utilisation=utilisation_in(tables, steps),
+    )
+
+
+def compare_measured(
+    runs: Sequence[MeasuredRun], costs: Sequence[RunCost | None] | None = None
+) -> list[ComparedRun]:
+    """Return measured runs, two or more, compared with the first of them.
+
+    Args:
+        runs: The runs.
+        costs: What each has cost; None: all of each was measured, and its cost is to be read.
+    """
+    if costs is None:
+        costs = [cost_if_known(run.folder, run.utilisation) for run in runs]
+    comparisons = [compare_speeds(runs[0].speed, each.speed) for each in runs[1:]]
+    settings, speeds = _settings(comparisons), _speeds(comparisons)
+    with_first = (None, *comparisons)
+    names = _names([run.folder for run in runs])
+    return [
+        ComparedRun(
+            name=name, folder=run.folder, settings=next(settings), comparison=comparison,
+            utilisation=run.utilisation, cost=cost, **speed,
+        )
+        for name, run, cost, speed, comparison in zip(
+            names, runs, costs, speeds, with_first, strict=True
+        )
+    ]  # fmt: skip
 
 
 def _made_with(records: Records) -> dict[str, str]:
@@ -145,11 +185,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
             name = f"{base} ({number})"
         found.append(name)
     return found
-
-
-def check_comparable(folder: Path) -> None:
-    """Raise RecordsError where a run has no records, or too few steps to be compared."""
-    check_steps(read_steps(open_records(folder)), folder.name)
 
 
 def fastest_sentence(runs: Sequence[ComparedRun]) -> str:
@@ -187,7 +222,13 @@ def _settings(comparisons: Sequence[Comparison]) -> Iterator[dict[str, str]]:
         yield {**first, **{each.setting: each.after for each in found.settings}}
 
 
-def _known_cost(folder: Path, busy: Mapping[str, Utilisation] | None) -> RunCost | None:
+def cost_if_known(folder: Path, busy: Mapping[str, Utilisation] | None = None) -> RunCost | None:
+    """Return what a run has cost; None where that cannot be known.
+
+    Args:
+        folder: The run's.
+        busy: How busy its hosts were in all of it; None: that is read.
+    """
     from headrace.decide.cost.run_cost import known_cost
 
     try:

@@ -229,6 +229,17 @@ class IntervalColumns:
         return np.where(np.isfinite(pooled), pooled, np.nan)
 
 
+def sample_starts(ends: Floats, begin: float) -> Floats:
+    """Return when the time began that each sample describes, which lasted until it was taken.
+
+    That is when the one before it was taken. The first one describes at most twice as much time as
+    the next: its host may have come later than the others. A single one does from `begin` on.
+    """
+    if len(ends) < 2:
+        return np.asarray(np.minimum(ends - 1.0, begin))
+    return np.append(ends[0] - 2.0 * (ends[1] - ends[0]), ends[:-1])
+
+
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
     """Return the share of each column that intervals cover, 0 to 1; NaN before and after all."""
     columns = len(edges) - 1

@@ -23,6 +23,7 @@ from headrace.report.charts.base import (
     TimeAxis,
     busy_shares,
     pool_intervals,
+    sample_starts,
     time_axis,
 )
 from headrace.report.charts.long_runs import totals_of
@@ -112,12 +113,15 @@ def _bands(tables: Tables, edges: Floats) -> tuple[HeatmapBand, ...]:
     host_of = rank_hosts(tables)
     bands = []
     for number, name in groups.items():
-        here = [rank for rank in ranks if not name or host_of.get(rank, number) == number]
+        elsewhere = {rank for rank, host in host_of.items() if name and host != number}
+        here = [(f"rank {rank}", row) for rank, row in ranks.items() if rank not in elsewhere]
+        # A rank that has not ended its first step has workers, too.
+        their = [(text, row) for rank, text, row in workers if rank not in elsewhere]
         ticks = _Ticks(of_host(system, number), edges, is_only_host=not name)
         kinds: tuple[tuple[str, Pooling, Iterable[tuple[str, Floats]]], ...] = (
-            ("ranks", "min", [(f"rank {rank}", ranks[rank]) for rank in here]),
+            ("ranks", "min", here),
             ("GPUs", "min", ticks.rows(_GPU, "GPU", "min")),
-            ("workers", "mean", [(text, row) for rank, text, row in workers if rank in here]),
+            ("workers", "mean", their),
             ("cores", "mean", ticks.rows(_CORE, "core", "mean")),
         )
         bands += [band for kind in kinds if (band := _band(*kind, host=name)) is not None]
@@ -231,9 +235,7 @@ class _Ticks:
         self._is_only_host = is_only_host  # else what it lacks may be another host's
         self._order = np.argsort(system["t_ns"])
         end = system["t_ns"][self._order].astype(np.float64)
-        first = [min(edges[0], end[0] - 1)] if len(end) else []
-        start = np.append(first, end[:-1])  # a row describes the time before it
-        self._columns = IntervalColumns(start, end, edges)
+        self._columns = IntervalColumns(sample_starts(end, edges[0]), end, edges)
 
     def rows(
         self, pattern: re.Pattern[str], noun: str, how: Pooling

@@ -16,6 +16,7 @@ from headrace.report.charts.base import (
     Pooling,
     Span,
     pool_intervals,
+    sample_starts,
     time_axis,
 )
 from headrace.report.charts.long_runs import totals_of
@@ -158,7 +159,7 @@ def _sampled(system: Columns, column: str, span: ChartSpan) -> Floats:
     """Return the most of a column of one host's samples in each column of time."""
     order = np.argsort(system["t_ns"])
     end = system["t_ns"][order].astype(np.float64)
-    start = np.append(end[0] - 1, end[:-1])  # a row describes the time before it
+    start = sample_starts(end, float(span.from_ns))
     return _pooled(start, end, system[column][order].astype(np.float64), span, "max")
 
 

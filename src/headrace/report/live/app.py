@@ -171,15 +171,12 @@ class LivePages:
         Raises:
             HTTPException: They are too few, or too many.
             UsageError: One of them is not there.
+            RecordsError: This user may not read it.
         """
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 2 <= len(names) <= _MOST_COMPARED:
             raise HTTPException(400, f"Name two to {_MOST_COMPARED} runs.")
-        known = self._folders.by_name()
-        for name in names:
-            if name not in known:
-                raise UsageError(f"There is no run {name!r} in {self._folders.folder}.")
-        return {name: known[name] for name in names}
+        return self._folders.find(names)
 
     async def _run_document(self, run: RunRequest) -> Response:
         # The first charts are asked for at once, while the verdict is made.

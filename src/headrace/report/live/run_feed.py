@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -138,18 +139,23 @@ class RunFeed:
         self._seen: tuple[Any, ...] | None = None
         self._diagnosed: tuple[Any, ...] | None = None
         self._phase: tuple[RunState, int, bool] | None = None  # of the records seen last
-        self._wanted_s = 0.0
-        self._waiting = 0  # viewers that wait for a look or a verdict
+        self._wanted_s = self._verdict_wanted_s = -math.inf
+        self._awaited_events: list[threading.Event] = []  # by viewers: a look, or a verdict
         self._threads: list[threading.Thread] = []
         self._looked, self._verdict_tried = threading.Event(), threading.Event()
         self._verdict_due = threading.Event()
         self._making = threading.Lock()  # one viewer's chart or sections at a time
 
-    def want(self) -> FeedState:
-        """Return the state, and have the run read as long as this is called now and then."""
+    def want(self, *, verdict: bool = True) -> FeedState:
+        """Return the state, and have the run read as long as this is called now and then.
+
+        Without `verdict` none is made for this viewer, as for the charts of a comparison.
+        """
         recording = self.recording.read()
         with self._lock:
             self._wanted_s = time.monotonic()
+            if verdict:
+                self._want_verdict()
             if not self._threads:
                 self._threads = [
                     threading.Thread(target=each, daemon=True, name="run feed")
@@ -160,26 +166,43 @@ class RunFeed:
             fault = self._state.fault or self._verdict_fault
             return replace(self._state, fault=fault, recording=recording)
 
+    def _want_verdict(self) -> None:
+        """Have a verdict made, a new one where nobody has wanted any for a while.
+
+        As `_is_verdict_wanted`, it is called with the lock held.
+        """
+        if not self._is_verdict_wanted():
+            self._verdict_tried.clear()
+            self._verdict_due.set()
+        self._verdict_wanted_s = time.monotonic()
+
+    def _is_verdict_wanted(self) -> bool:
+        """Whether a viewer waits for a verdict, or has wanted one lately."""
+        is_awaited = self._verdict_tried in self._awaited_events
+        return is_awaited or time.monotonic() - self._verdict_wanted_s <= self._idle_s
+
     def first_state(self) -> FeedState:
         """Return the state once the records were looked at, or could not be in time."""
-        with self._awaited(self._looked):
+        with self._awaited(self._looked, verdict=True):
             return self.want()
 
     @contextmanager
-    def _awaited(self, event: threading.Event) -> Iterator[None]:
+    def _awaited(self, event: threading.Event, *, verdict: bool) -> Iterator[None]:
         """Wait for the first look, or verdict, and what then is taken: a viewer waits meanwhile.
 
         On a busy machine that is longer than a run without viewers is read.
         """
         with self._lock:
-            self._waiting += 1
+            if verdict:
+                self._want_verdict()
+            self._awaited_events.append(event)
         try:
-            self.want()
+            self.want(verdict=verdict)
             event.wait(_FIRST_LOOK_S)
             yield
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._awaited_events.remove(event)
                 self._wanted_s = time.monotonic()
 
     def _keep_looking(self) -> None:
@@ -201,13 +224,22 @@ class RunFeed:
         while self._is_wanted():
             began_s = time.thread_time()
             self._verdict_due.clear()  # what is due after this is not in the records read now
-            fault = self._try(self._diagnose)
-            with self._lock:  # looks go on, and find nothing wrong with the records
-                self._verdict_fault = fault
-            self._note(self._verdict_tried)
-            release_free_memory(collects=True)
+            if self._has_readers():
+                fault = self._try(self._diagnose)
+                with self._lock:  # looks go on, and find nothing wrong with the records
+                    self._verdict_fault = fault
+                self._note(self._verdict_tried)
+                release_free_memory(collects=True)
             rest_s = max(_PAUSE_S, self._verdict_rest * (time.thread_time() - began_s))
             self._verdict_due.wait(rest_s)
+
+    def _has_readers(self) -> bool:
+        """Whether anybody wants a verdict; without readers the last one is let go of."""
+        with self._lock:
+            is_wanted = self._is_verdict_wanted()
+            if not is_wanted:
+                self._page = self._diagnosed = None
+            return is_wanted
 
     def _note(self, event: threading.Event) -> None:
         """Set an event, unless the run was let go of meanwhile: another thread sets it then."""
@@ -218,7 +250,7 @@ class RunFeed:
     def _is_wanted(self) -> bool:
         """Whether this thread goes on; without viewers the records are let go of."""
         with self._lock:
-            if not self._waiting and time.monotonic() - self._wanted_s > self._idle_s:
+            if not self._awaited_events and time.monotonic() - self._wanted_s > self._idle_s:
                 self._threads = []
                 self._tables = self._page = self._seen = self._diagnosed = None
                 self._made.clear()
@@ -307,7 +339,7 @@ class RunFeed:
         """
         if not is_chart(name):
             raise KeyError(name)
-        with self._awaited(self._looked), self._lock:
+        with self._awaited(self._looked, verdict=False), self._lock:
             run, seen = self._tables, self._seen
             if name in _OF_ROWS and self._page is not None:  # its numbers are those of the text
                 run, seen = self._page[0], self._diagnosed
@@ -329,7 +361,7 @@ class RunFeed:
             RecordsError: The run cannot be read.
             ViewerLeftError: As of `chart`.
         """
-        with self._awaited(self._verdict_tried), self._lock:
+        with self._awaited(self._verdict_tried, verdict=True), self._lock:
             page, seen = self._page, self._diagnosed
         if page is None:
             raise RecordsError(self.want().fault or _UNREAD)

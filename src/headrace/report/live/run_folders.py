@@ -27,6 +27,22 @@ class RunFolders:
         self._known = self._named(runs_in(self.folder))
         return self._known
 
+    def find(self, names: Iterable[str]) -> dict[str, Path]:
+        """Return the folders of runs by their names.
+
+        Raises:
+            UsageError: One of them is not there.
+            RecordsError: This user may not read it.
+        """
+        known, found = self.by_name(), {}
+        for name in names:
+            if name not in known:
+                if (closed := self.closed_by_name().get(name)) is not None:
+                    check_readable(closed)
+                raise UsageError(f"There is no run {name!r} in {self.folder}.")
+            found[name] = known[name]
+        return found
+
     def closed_by_name(self) -> dict[str, Path]:
         """Return the folders that may be runs, and that this user may not read, by their names."""
         return self._named(closed_folders_in(self.folder))

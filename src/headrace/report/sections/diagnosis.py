@@ -449,14 +449,16 @@ def _timeline_explanation(data: PageData) -> str:
             f"A column stands for up to {a_column:,} steps: of data wait, gradient sync and other "
             "it shows the longest, so that short stalls are seen; of the rest, the mean."
         )
-    if time_axis(data.tables).is_cut:
+    # The axes of a page about a part of the time are those of the whole run.
+    is_whole = not (data.of_a_span or data.part)
+    if is_whole and time_axis(data.tables).is_cut:
         sentences.append("What was before the first and after the last step is left out at first.")
-    above = steps_above(steps)
+    above = steps_above(steps) if is_whole else 0
     if above:
         longest_ms = float(steps["wall_ns"].max() / 1e6)
         sentences.append(
-            f"{format_count(above, 'step')} reached above the top, the longest took "
-            f"{format_number(longest_ms)} ms: double-click to see them whole."
+            f"{format_count(above, 'step')} reached above the top, as arrows there show; the "
+            f"longest took {format_number(longest_ms)} ms."
         )
     ranks = len(np.unique(steps["rank"]))
     if ranks > MAX_RANKS:

@@ -32,7 +32,7 @@ from headrace.records.live_reader import (
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, open_records
 from headrace.records.run_folder import Attempt, Outcome, RunFolder
-from headrace.report.span_tables import begun_since
+from headrace.report.span_tables import WHOLE_TABLES, as_if_begun
 from headrace.report.top.state import LiveVerdict, RunStatus, TimeWindow, TopState, read_state
 
 TableReader = Callable[[str, int, int], pa.Table]
@@ -80,8 +80,8 @@ class TruncatedTables:
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
-        table = self.read(name, 0 if name in {"processes", "loaders"} else self.since_ns, 0)
-        return begun_since(table, self.since_ns) if name == "processes" else table
+        table = self.read(name, 0 if name in WHOLE_TABLES else self.since_ns, 0)
+        return as_if_begun(table, name, self.since_ns)
 
 
 def newest_ns(read: TableReader, names: Sequence[str] = _CLOCKS) -> int:
