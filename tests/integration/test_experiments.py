@@ -848,9 +848,10 @@ def test_no_password_of_a_tracking_uri_is_shown(uri: str):
 
 LOGGER = """
 import os, sys, time
+from sys import exit as leave
 from headrace import experiments
 experiments.init(experiment="resnet")
-experiments.start_run(sys.argv[1])
+started = experiments.start_run(sys.argv[1])
 for step in range(200):
     experiments.log_time_series_metrics({"loss": step}, step=step)
 if sys.argv[2] == "wait":
@@ -869,12 +870,14 @@ if sys.argv[2] == "go on":
         experiments.log_params({"lr": 1})
 if sys.argv[2] == "end":
     experiments.end_run()
+if sys.argv[2] == "in another way":
+    exec(sys.argv[3])
 """
 
 
-def logging_process(runs: Path, name: str, then: str) -> subprocess.Popen[str]:
+def logging_process(runs: Path, name: str, *then: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", LOGGER, name, then],
+        [sys.executable, "-c", LOGGER, name, *then],
         env=clean_environment(HEADRACE_RUNS_DIR=str(runs)),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -925,6 +928,56 @@ def test_a_script_that_only_ends_has_logged_all(runs: Path, then: str, status: s
     client, run = run_of(runs, "base")
     assert run.info.status == status
     assert len(history(client, run, "loss")) == 200
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("raise SystemExit(1)", "FAILED"),
+        ("raise SystemExit('it cannot go on')", "FAILED"),
+        ("raise SystemExit(0)", "FINISHED"),
+        ("raise SystemExit", "FINISHED"),
+        ("leave(3)", "FAILED"),
+        ("exit(2)", "FAILED"),
+        ("sys.exit(['a list'])", "FAILED"),
+        ("sys.excepthook = lambda *error: None; raise ValueError", "FAILED"),
+        ("sys.exit = leave; leave(3)", "FAILED"),
+        ("with started: sys.exit(0)", "FINISHED"),
+        ("with started: raise SystemExit('it cannot go on')", "FAILED"),
+    ],
+)
+def test_a_run_has_failed_where_its_script_has_another_exit_code_than_0(
+    runs: Path, end: str, status: str
+):
+    process = logging_process(runs, "base", "in another way", end)
+    process.communicate(timeout=180)  # also of the process that sends
+    assert (process.returncode == 0) == (status == "FINISHED")
+    client, run = run_of(runs, "base")
+    assert run.info.status == status
+    assert len(history(client, run, "loss")) == 200
+
+
+def test_an_exit_that_is_caught_is_no_failure(runs: Path):
+    caught = """
+for code in (3, ["a list"]):
+    try:
+        sys.exit(code)
+    except SystemExit:
+        pass
+"""
+    process = logging_process(runs, "base", "in another way", caught)
+    process.communicate(timeout=180)
+    assert process.returncode == 0
+    assert run_of(runs, "base")[1].info.status == "FINISHED"
+
+
+def test_the_end_of_a_block_ends_its_own_run_alone(runs: Path):
+    with experiments.start_run("base"):
+        experiments.end_run()
+        experiments.start_run("next")
+    experiments.log_params({"lr": 1})
+    experiments.end_run()
+    assert run_of(runs, "next")[1].data.params == {"lr": "1"}
 
 
 def test_a_server_that_is_down_gets_all_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
