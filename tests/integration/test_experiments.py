@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -806,6 +806,51 @@ def test_a_locked_or_refusing_database_is_waited_for(runs: Path, monkeypatch: py
     assert history(client, run, "loss") == [(0, 1.0)]
     with pytest.raises(SpoolInUseError):
         SpoolSender(runs / "base" / "experiment", lock_s=0.0)
+
+
+@pytest.mark.parametrize("what", ["all runs", "a run", "the curves of several runs"])
+def test_who_reads_a_locked_database_waits_for_a_few_seconds_in_all(
+    runs: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("base", "next"):
+        sending = sender(runs, metrics(0, loss=1.0), metrics(1, loss=0.5), name=name)
+        sending.send()
+        sending.close()
+    connect, patience_s = sqlite3.connect, list[float]()
+
+    def at_once(*place: Any, timeout: float = 5.0, **more: Any) -> sqlite3.Connection:
+        """Connect as it is asked for, but for the time for which a lock is waited for."""
+        patience_s.append(timeout)
+        return connect(*place, timeout=0.0, **more)
+
+    unreachable: dict[str, HeadraceError] = {}
+    reads: dict[str, list[Callable[[], object]]] = {
+        "all runs": [experiments.get_experiment_df],
+        "a run": [lambda: experiments.ExperimentRun("base")],
+        "the curves of several runs": [
+            lambda: read_run_curves(runs / "base", unreachable=unreachable),
+            lambda: read_run_curves(runs / "next", unreachable=unreachable),
+        ],
+    }
+    with closing(connect(runs / "mlflow.db", isolation_level=None)) as other_program:
+        other_program.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", at_once)
+        for read in reads[what]:
+            with pytest.raises(HeadraceError, match="database is locked"):
+                read()
+    assert 0 < sum(patience_s) <= 5
+
+
+def test_who_reads_runs_where_there_are_none_makes_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    listed = run_here(tmp_path, "runs", "ls", "--runs-dir", "mistyped")
+    assert (listed.returncode, listed.stdout) == (0, "There are no runs.\n")
+    shown = run_here(tmp_path, "runs", "show", "base")
+    assert (shown.returncode, "There is no run 'base'" in shown.stderr) == (2, True)
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "none"))
+    assert experiments.get_experiment_df().empty
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_database_on_a_full_or_read_only_disk_is_waited_for_and_can_be_read(

@@ -92,9 +92,10 @@ def compared_runs(folders: Sequence[Path], parts: Sequence[CachedTables] = ()) -
     """
     names = _names(folders)
     of_each: Sequence[CachedTables | None] = parts or [None] * len(folders)
+    locked: set[Path] = set()
     # One after the other: the records of a long run take hundreds of megabytes.
     measured = [
-        _measured(folder, name, part, OTHER_SEED if place else FIRST_SEED)
+        _measured(folder, name, part, OTHER_SEED if place else FIRST_SEED, locked)
         for place, (folder, name, part) in enumerate(zip(folders, names, of_each, strict=True))
     ]
     comparisons = [compare_speeds(measured[0].speed, each.speed) for each in measured[1:]]
@@ -118,18 +119,20 @@ class _Measured:
     utilisation: Mapping[str, Utilisation]
 
 
-def _measured(folder: Path, name: str, part: CachedTables | None, seed: int) -> _Measured:
+def _measured(
+    folder: Path, name: str, part: CachedTables | None, seed: int, locked: set[Path]
+) -> _Measured:
     records = open_records(folder)
     tables = CachedTables(records, FEW_CACHED_BYTES) if part is None else part
     steps = read_steps(tables)
     check_steps(steps, name)
-    speed = run_speed(tables, steps, made_with=_made_with(records), seed=seed)
+    speed = run_speed(tables, steps, made_with=_made_with(records, locked), seed=seed)
     return _Measured(speed, utilisation_in(tables, steps))
 
 
-def _made_with(records: Records) -> dict[str, str]:
+def _made_with(records: Records, locked: set[Path]) -> dict[str, str]:
     """Return what a run was made with: settings, versions, and as `param.NAME` what it logged."""
-    params = {f"param.{name}": each for name, each in logged_params(records.path).items()}
+    params = {f"param.{name}": each for name, each in logged_params(records.path, locked).items()}
     return {**run_provenance(records), **params}
 
 
