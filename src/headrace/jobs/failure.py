@@ -100,21 +100,43 @@ def last_traceback(log: Path) -> str:
 
     Of a crash in native code it is that of the thread that crashed, as faulthandler wrote it.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
-            text = _TORCHS_PREFIX.sub("", file.read().decode(errors="replace"))
-    except FileNotFoundError:
-        return ""
-    start = _traceback_offset(text)
-    fatal = _fatal_error(text, start or 0)
-    if start is None and fatal is None:
+    text = _end_of(log)
+    found = _last_failure(text)
+    if found is None:
         return "\n".join(text.rstrip().splitlines()[-10:])
-    lines = (fatal or text[start:]).rstrip().splitlines()
+    lines = found.rstrip().splitlines()
     if len(lines) > _EXCERPT_LINES:
         half = _EXCERPT_LINES // 2
         lines = [*lines[:half], f"  ... {len(lines) - 2 * half} lines ...", *lines[-half:]]
     return "\n".join(lines)
+
+
+def first_failed_log(logs: Sequence[Path]) -> Path | None:
+    """Return the log of the rank that failed first, as far as the logs of all ranks show it.
+
+    Of those with a traceback it is the one that ended first, as the others fail because of that
+    rank; where none has any, the first one that says something. None: there are no logs.
+    """
+    failed = [log for log in logs if _last_failure(_end_of(log)) is not None]
+    if failed:
+        return min(failed, key=last_write_s)
+    return next((log for log in logs if _end_of(log).strip()), next(iter(logs), None))
+
+
+def _end_of(log: Path) -> str:
+    """Return the end of a log, without torch's marks of its ranks; "" where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
+            return _TORCHS_PREFIX.sub("", file.read().decode(errors="replace"))
+    except FileNotFoundError:
+        return ""
+
+
+def _last_failure(text: str) -> str | None:
+    """Return a text from its last traceback or fatal error on; None if it has none."""
+    start = _traceback_offset(text)
+    return _fatal_error(text, start or 0) or (None if start is None else text[start:])
 
 
 def failure_message(

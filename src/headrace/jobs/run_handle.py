@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.jobs.failure import last_traceback
+from headrace.jobs.failure import first_failed_log, last_traceback
 from headrace.records.live_switch import LiveSwitch
 from headrace.records.reader import Records, find_run, recorded_attempts
 from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, running_launcher
+from headrace.report.live.log_files import LogFiles
 
 if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun
@@ -29,6 +30,8 @@ _POLL_S = 0.1
 _GRACE_S = 120.0  # what SageMaker gives a job between SIGTERM and SIGKILL
 _CHILDREN_END_S = 10.0  # the collector ends by itself once its records are closed
 _SWITCH_S = 60.0
+_COARSE_S = 2.0  # of a file's time, on some file systems
+_FIRST_LOG = "rank-0.stderr"
 _LAUNCHER_LINES = (
     "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",
     "headrace: No step was recorded",
@@ -164,17 +167,34 @@ class RunHandle:
         raise LaunchError(f"{self.name} {how}. Its last words:\n{message}\nAll that it said: {log}")
 
     def _log(self) -> Path:
-        ours = self.path / LAUNCHER_LOG
-        if ours.exists():
+        """Return the log that says why the attempt failed."""
+        ours = self._launcher_log()
+        if ours is not None:
             return ours
-        folder = RunFolder(self.path).logs(self.number)  # started from a command line
-        found = sorted(folder.rglob("*.stderr"))
-        return found[0] if found else folder / "rank-0.stderr"
+        logs = self.path / "logs"
+        names = (each["name"] for each in LogFiles(self.path, self.number).listed())
+        errors = [logs / name for name in names if name.endswith(".stderr")]
+        last_start = [log for log in errors if log.parent == errors[0].parent]
+        return first_failed_log(last_start) or RunFolder(self.path).logs(self.number) / _FIRST_LOG
+
+    def _launcher_log(self) -> Path | None:
+        """Return the log of the launcher and all ranks; None: a command line started the attempt.
+
+        Then the log may be there of an attempt before.
+        """
+        log, attempt = self.path / LAUNCHER_LOG, self.attempt
+        try:
+            written_s = log.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        if self.process is not None or attempt is None:
+            return log
+        return log if written_s + _COARSE_S >= attempt.started_s else None
 
     def _output_files(self) -> list[tuple[Path, int, str]]:
         """Return the attempt's output files, the offset of each, and a prefix for its lines."""
-        ours = self.path / LAUNCHER_LOG
-        if ours.exists():
+        ours = self._launcher_log()
+        if ours is not None:
             return [(ours, self.begin, "")]
         found = sorted(RunFolder(self.path).logs(self.number).rglob("*.std*"))
         alone = len({path.stem for path in found}) == 1
