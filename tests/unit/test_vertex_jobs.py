@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -312,6 +314,46 @@ def test_what_a_job_asks_of_pip_is_for_its_user_alone(
         UsageError, match=r"environment_variables: \['HF_TOKEN=\*\*\*'\] is no dict"
     ):
         job.run(environment_variables=["HF_TOKEN=canary one"])  # type: ignore[arg-type]
+
+
+def last_used_8_days_ago(*kept: Path) -> None:
+    at_s = time.time() - 8 * 86_400
+    for each in kept:
+        os.utime(each, (at_s, at_s))
+
+
+def test_packages_that_no_run_names_go_a_week_after_their_last_use(tmp_path: Path):
+    packages = tmp_path / "runs" / ".packages"
+
+    def unpacked(name: str) -> Path:
+        """Return the folder of a package, which is made with its first use."""
+        package = tmp_path / f"{name}.tar.gz"
+        if not package.exists():
+            sdist(package, {**SETUP, f"{name}/a.py": ""})
+        (folder,) = (each for each in unpack(tmp_path, str(package)) if (each / name).exists())
+        return folder
+
+    unused, again, of_a_run, recent = map(unpacked, ("unused", "again", "of_a_run", "recent"))
+    left_by_a_killed_process = packages / "tmpabc"
+    left_by_a_killed_process.mkdir()
+    run = open_run_folder(run_dir=None, name="base", script="task")
+    failed_attempt(run, {"rank-0.stderr": ("", 1)})
+    run.note_job_request(1, {"source_dir": str(of_a_run)})
+    last_used_8_days_ago(unused, again, of_a_run, left_by_a_killed_process)
+    unpacked("again")
+    assert set(packages.iterdir()) == {unused, again, of_a_run, recent, left_by_a_killed_process}
+    new = unpacked("new")
+    assert set(packages.iterdir()) == {again, of_a_run, recent, new}
+    shutil.rmtree(run.path)
+    unpacked("newer")
+    assert not of_a_run.exists()
+
+
+def test_where_a_run_cannot_be_read_nothing_goes(tmp_path: Path):
+    (kept,) = unpack(tmp_path, sdist(tmp_path / "a.tar.gz", TASK))
+    last_used_8_days_ago(kept)
+    (tmp_path / "runs" / "base" / "run.json").mkdir(parents=True)
+    assert kept in unpack(tmp_path, sdist(tmp_path / "b.tar.gz", {"b.py": ""}))
 
 
 def failed_attempt(run: RunFolder, logs: Mapping[str, tuple[str, int]]) -> None:
