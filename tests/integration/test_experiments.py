@@ -1110,6 +1110,18 @@ def test_runs_are_listed_shown_and_exported(runs: Path, tmp_path: Path):
     assert run_here(tmp_path, "runs", "show", "c").returncode == 2
 
 
+def test_metrics_that_are_texts_are_shown(runs: Path, tmp_path: Path):
+    texts = {"headrace.text_metric.best epoch": "the third [of 5]"}
+    sender(
+        runs, {"kind": "tags", "at_ms": 9, "values": texts},
+        {"kind": "summary", "at_ms": 9, "values": {"accuracy": 0.5}},
+    ).send()  # fmt: skip
+    shown = run_here(tmp_path, "runs", "show", "base").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "best epoch the third [of 5]" in lines
+    assert "accuracy 0.5" in lines
+
+
 def test_numbers_that_json_has_none_for_are_null(runs: Path, tmp_path: Path):
     values = {"bad": math.nan, "good": 1.0}
     sender(runs, {"kind": "summary", "at_ms": 9, "values": values}).send()

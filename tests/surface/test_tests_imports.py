@@ -35,6 +35,7 @@ FRONTS = """
     data.storage.client.subprocess_server
     data.storage.store data.transforms.decode data.transforms.resize decide.cost.advice
     decide.cost.host_speeds decide.cost.predicted_mixes decide.cost.run_cost
+    decide.experiments.compared_runs
     decide.experiments.metric_curves decide.experiments.run_target decide.experiments.spool
     decide.experiments.sync
     jobs.environment.host_environment jobs.environment.script_command
@@ -48,11 +49,13 @@ FRONTS = """
     records.layout records.live_reader records.live_switch records.outbox records.reader
     records.records_link records.ring records.run_folder records.schema records.sent_rows
     records.span_reader records.system_table report.live.app report.live.run_folders report.page
+    report.comparison_page
     report.sections.diagnosis report.top.run_watcher report.top.screen
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
-    bootstrap.offload_hooks bootstrap.process_start cli.doctor_report cli.progress_view cli.report
+    bootstrap.offload_hooks bootstrap.process_start cli.compare_report cli.doctor_report
+    cli.progress_view cli.report
     cli.top cluster.offload_fleet core.errors core.json_checksum core.overrides core.source_location
     core.units core.warning_frames data.channels.listing data.channels.sidecar_client
     data.image_files data.loader.arguments data.loader.collate data.loader.dataset_protocol

@@ -154,8 +154,8 @@ def _phases_section(data: ComparisonData) -> Section:
 
 
 def _metrics_section(data: ComparisonData) -> Section | None:
-    # The phases have a section of their own.
-    phases = ("phase", f"{JOB_PREFIX}phase")
+    # The phases, as `headrace run` names them, have a section of their own.
+    phases = (STEP_TIME_PREFIX, f"{JOB_PREFIX}phase.")
     names = sorted(
         {name for each in data.curves for name in each.last if not name.startswith(phases)}
     )
