@@ -848,6 +848,8 @@ def test_who_reads_runs_where_there_are_none_makes_no_database(
     assert (listed.returncode, listed.stdout) == (0, "There are no runs.\n")
     shown = run_here(tmp_path, "runs", "show", "base")
     assert (shown.returncode, "There is no run 'base'" in shown.stderr) == (2, True)
+    synced = run_here(tmp_path, "runs", "sync", "--runs-dir", "mistyped")
+    assert (synced.returncode, synced.stdout) == (0, "No run in mistyped is tracked.\n")
     monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "none"))
     assert experiments.get_experiment_df().empty
     assert list(tmp_path.iterdir()) == []
