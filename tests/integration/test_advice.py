@@ -325,6 +325,46 @@ def test_a_run_on_an_accelerator_of_which_no_price_says_is_offered_no_host_witho
     assert choose(found, Goal()).to_json()["left_out"] == found.left_out
 
 
+@pytest.mark.parametrize(
+    ("group", "words", "why"),
+    [
+        ({"hosts": 2}, (), "the run has 2, and other types are predicted of a run on one host"),
+        (
+            {"instance_type": ""}, ("--price", "2.5"),
+            "how many cores this host has is not known: --instance-type says which type it is",
+        ),
+        (
+            {"instance_type": "mine"}, ("--prices", "own.csv"),
+            "how many cores mine has is not known: a file for --prices says it",
+        ),
+    ],
+)  # fmt: skip
+def test_why_no_other_type_of_host_is_compared_is_said_also_where_no_goal_is_reached(
+    recorded: Path, tmp_path: Path, group: dict[str, Any], words: tuple[str, ...], why: str
+):
+    (tmp_path / "own.csv").write_text("InstanceType,Price\nmine,2\n")
+    set_groups(recorded, {**GPU, **group})
+    found = advise(tmp_path, *words)
+    assert not {mix["kind"] for mix in found["mixes"]} & {"bigger host", "more accelerators"}
+    assert f"Hosts of other types to train on are left out: {why}" in found["left_out"]
+    assert found["left_out"] in refusal(tmp_path, *words, "--target", "1e9")
+    assert found["left_out"] in refusal(tmp_path, *words, "--budget", "0")
+
+
+def test_a_goal_that_a_change_of_the_script_reaches_alone_names_it(compared: ComparedHosts):
+    now, *_ = compared.mixes
+    changed = replace(
+        now, remedy="decode fewer pixels", needs_code=True,
+        samples_per_s=now.samples_per_s.times(1000.0),
+    )  # fmt: skip
+    more = replace(compared, mixes=(*compared.mixes, changed))
+    wanted = Goal(samples_per_s=changed.samples_per_s.value)
+    with pytest.raises(UsageError, match=r"A change of the script gives .*decode fewer pixels"):
+        choose(more, wanted)
+    with pytest.raises(UsageError, match="the most that can be had is"):
+        choose(compared, wanted)
+
+
 def test_own_prices_of_sagemaker_need_say_nothing_of_its_types(recorded: Path, tmp_path: Path):
     (tmp_path / "own.csv").write_text(
         "InstanceType,Price\nml.g5.xlarge,1.408\nml.g5.4xlarge,2.03\nml.c5.xlarge,0.204\n"

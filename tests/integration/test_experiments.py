@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -808,6 +808,53 @@ def test_a_locked_or_refusing_database_is_waited_for(runs: Path, monkeypatch: py
         SpoolSender(runs / "base" / "experiment", lock_s=0.0)
 
 
+@pytest.mark.parametrize("what", ["all runs", "a run", "the curves of several runs"])
+def test_who_reads_a_locked_database_waits_for_a_few_seconds_in_all(
+    runs: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("base", "next"):
+        sending = sender(runs, metrics(0, loss=1.0), metrics(1, loss=0.5), name=name)
+        sending.send()
+        sending.close()
+    connect, patience_s = sqlite3.connect, list[float]()
+
+    def at_once(*place: Any, timeout: float = 5.0, **more: Any) -> sqlite3.Connection:
+        """Connect as it is asked for, but for the time for which a lock is waited for."""
+        patience_s.append(timeout)
+        return connect(*place, timeout=0.0, **more)
+
+    unreachable: dict[str, HeadraceError] = {}
+    reads: dict[str, list[Callable[[], object]]] = {
+        "all runs": [experiments.get_experiment_df],
+        "a run": [lambda: experiments.ExperimentRun("base")],
+        "the curves of several runs": [
+            lambda: read_run_curves(runs / "base", unreachable=unreachable),
+            lambda: read_run_curves(runs / "next", unreachable=unreachable),
+        ],
+    }
+    with closing(connect(runs / "mlflow.db", isolation_level=None)) as other_program:
+        other_program.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite3, "connect", at_once)
+        for read in reads[what]:
+            with pytest.raises(HeadraceError, match="database is locked"):
+                read()
+    assert 0 < sum(patience_s) <= 5
+
+
+def test_who_reads_runs_where_there_are_none_makes_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    listed = run_here(tmp_path, "runs", "ls", "--runs-dir", "mistyped")
+    assert (listed.returncode, listed.stdout) == (0, "There are no runs.\n")
+    shown = run_here(tmp_path, "runs", "show", "base")
+    assert (shown.returncode, "There is no run 'base'" in shown.stderr) == (2, True)
+    synced = run_here(tmp_path, "runs", "sync", "--runs-dir", "mistyped")
+    assert (synced.returncode, synced.stdout) == (0, "No run in mistyped is tracked.\n")
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "none"))
+    assert experiments.get_experiment_df().empty
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_database_on_a_full_or_read_only_disk_is_waited_for_and_can_be_read(
     runs: Path, tmp_path: Path, new_database: Path
 ):
@@ -848,9 +895,10 @@ def test_no_password_of_a_tracking_uri_is_shown(uri: str):
 
 LOGGER = """
 import os, sys, time
+from sys import exit as leave
 from headrace import experiments
 experiments.init(experiment="resnet")
-experiments.start_run(sys.argv[1])
+started = experiments.start_run(sys.argv[1])
 for step in range(200):
     experiments.log_time_series_metrics({"loss": step}, step=step)
 if sys.argv[2] == "wait":
@@ -869,12 +917,14 @@ if sys.argv[2] == "go on":
         experiments.log_params({"lr": 1})
 if sys.argv[2] == "end":
     experiments.end_run()
+if sys.argv[2] == "in another way":
+    exec(sys.argv[3])
 """
 
 
-def logging_process(runs: Path, name: str, then: str) -> subprocess.Popen[str]:
+def logging_process(runs: Path, name: str, *then: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", LOGGER, name, then],
+        [sys.executable, "-c", LOGGER, name, *then],
         env=clean_environment(HEADRACE_RUNS_DIR=str(runs)),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -925,6 +975,56 @@ def test_a_script_that_only_ends_has_logged_all(runs: Path, then: str, status: s
     client, run = run_of(runs, "base")
     assert run.info.status == status
     assert len(history(client, run, "loss")) == 200
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("raise SystemExit(1)", "FAILED"),
+        ("raise SystemExit('it cannot go on')", "FAILED"),
+        ("raise SystemExit(0)", "FINISHED"),
+        ("raise SystemExit", "FINISHED"),
+        ("leave(3)", "FAILED"),
+        ("exit(2)", "FAILED"),
+        ("sys.exit(['a list'])", "FAILED"),
+        ("sys.excepthook = lambda *error: None; raise ValueError", "FAILED"),
+        ("sys.exit = leave; leave(3)", "FAILED"),
+        ("with started: sys.exit(0)", "FINISHED"),
+        ("with started: raise SystemExit('it cannot go on')", "FAILED"),
+    ],
+)
+def test_a_run_has_failed_where_its_script_has_another_exit_code_than_0(
+    runs: Path, end: str, status: str
+):
+    process = logging_process(runs, "base", "in another way", end)
+    process.communicate(timeout=180)  # also of the process that sends
+    assert (process.returncode == 0) == (status == "FINISHED")
+    client, run = run_of(runs, "base")
+    assert run.info.status == status
+    assert len(history(client, run, "loss")) == 200
+
+
+def test_an_exit_that_is_caught_is_no_failure(runs: Path):
+    caught = """
+for code in (3, ["a list"]):
+    try:
+        sys.exit(code)
+    except SystemExit:
+        pass
+"""
+    process = logging_process(runs, "base", "in another way", caught)
+    process.communicate(timeout=180)
+    assert process.returncode == 0
+    assert run_of(runs, "base")[1].info.status == "FINISHED"
+
+
+def test_the_end_of_a_block_ends_its_own_run_alone(runs: Path):
+    with experiments.start_run("base"):
+        experiments.end_run()
+        experiments.start_run("next")
+    experiments.log_params({"lr": 1})
+    experiments.end_run()
+    assert run_of(runs, "next")[1].data.params == {"lr": "1"}
 
 
 def test_a_server_that_is_down_gets_all_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -1010,6 +1110,18 @@ def test_runs_are_listed_shown_and_exported(runs: Path, tmp_path: Path):
         assert frame["time_series_metric.loss"].tolist() == [1.5, 1.5]
     assert run_here(tmp_path, "runs", "export").returncode == 2
     assert run_here(tmp_path, "runs", "show", "c").returncode == 2
+
+
+def test_metrics_that_are_texts_are_shown(runs: Path, tmp_path: Path):
+    texts = {"headrace.text_metric.best epoch": "the third [of 5]"}
+    sender(
+        runs, {"kind": "tags", "at_ms": 9, "values": texts},
+        {"kind": "summary", "at_ms": 9, "values": {"accuracy": 0.5}},
+    ).send()  # fmt: skip
+    shown = run_here(tmp_path, "runs", "show", "base").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "best epoch the third [of 5]" in lines
+    assert "accuracy 0.5" in lines
 
 
 def test_numbers_that_json_has_none_for_are_null(runs: Path, tmp_path: Path):

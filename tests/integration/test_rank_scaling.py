@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.prediction import Simulator
+from headrace.observe.whatif.tables import CachedTables
 from headrace.observe.whatif.train_steps import read_steps
 from headrace.records.reader import open_records
 from jobs import run_here
@@ -118,6 +121,25 @@ def test_hosts_and_auxiliary_cores_change_what_the_ranks_have(
     assert helped[-1]["wait_share"] <= sixty_four["jobs"][2]["wait_share"]
 
 
+@pytest.mark.parametrize("part", [0.25, 0.5])
+def test_a_part_of_an_auxiliary_core_gives_that_part_of_what_it_would_give(
+    folder: Path, part: float
+):
+    measured = measure(CachedTables(open_records(folder / "runs" / "ranks")))
+    assert measured is not None
+    of_a_worker = max(Simulator(measured).costs.busy_cores, 1.0)
+
+    def rate(workers: float) -> float:
+        cores = str(workers * of_a_worker)
+        last = simulated(folder, "--ranks", "2", "--auxiliary-cores", cores)["jobs"][-1]
+        assert last["samples_per_s"]["low"] <= last["samples_per_s"]["value"]
+        return float(last["samples_per_s"]["value"])
+
+    one, two = rate(1), rate(2)
+    assert two > one
+    assert rate(1 + part) == pytest.approx(one + part * (two - one))
+
+
 def test_auxiliary_hosts_cost_too_and_hosts_that_do_not_exist_have_no_price(
     folder: Path, tmp_path: Path, sixty_four: dict[str, Any]
 ):
@@ -177,6 +199,8 @@ def test_what_is_printed_says_that_it_is_simulated_and_fits(folder: Path):
         (("--storage-limit", "fast"), "is not a size"),
         (("--storage-limit", "0"), "--storage-limit"),
         (("--ranks", "0"), "greater than or equal to 1"),
+        (("--auxiliary-cores", "inf"), "--auxiliary-cores inf: give a number of cores"),
+        (("--auxiliary-cores", "nan"), "--auxiliary-cores nan: give a number of cores"),
     ],
 )
 def test_bad_input_is_refused(folder: Path, words: tuple[str, ...], message: str):

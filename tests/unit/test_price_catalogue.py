@@ -237,6 +237,22 @@ def test_columns_of_other_tools_are_passed_over(tmp_path: Path, names: str):
     assert own.find("t").usd_per_hour == 1.0
 
 
+@pytest.mark.parametrize(
+    ("currency", "is_dollars"),
+    [("USD", True), ("usd", True), ("", True), ("EUR", False), ("CNY", False), ("€", False)],
+)
+@pytest.mark.parametrize("column", ["Currency", "currency"])
+def test_prices_in_another_currency_are_not_taken_for_dollars(
+    tmp_path: Path, column: str, currency: str, is_dollars: bool
+):
+    file = written(tmp_path, f"t,1,{currency}", head=f"InstanceType,Price,{column}")
+    if is_dollars:
+        assert PriceCatalogue([file]).find("t").usd_per_hour == 1.0
+        return
+    with pytest.raises(UsageError, match=f"line 2: its currency is {currency}, and prices are in"):
+        PriceCatalogue([file])
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match=r"none\.csv: the prices cannot be read"):
         PriceCatalogue([tmp_path / "none.csv"])

@@ -17,6 +17,7 @@ from headrace.decide.experiments.run_target import (
     RunTargetError,
     database_uri,
     target_to_go_on,
+    tracking_uri,
 )
 from headrace.decide.experiments.spool import SPOOL
 
@@ -150,3 +151,35 @@ def test_a_damaged_target_is_one_error_that_names_its_file(base: Path, data: byt
         target_to_go_on(base / SPOOL)
     assert RunTarget.readable(base / SPOOL) is None
     assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("given", "absolute"),
+    [
+        ("mlruns", "{}/mlruns"), ("./my runs", "{}/my runs"), ("../a:9/runs", "{}/../a:9/runs"),
+        ("file:mlruns", "file://{}/mlruns"), ("file:./my%20runs", "file://{}/my%20runs"),
+        ("sqlite:///a/b.db", "sqlite:///{}/a/b.db"),
+    ],
+)  # fmt: skip
+def test_a_relative_path_counts_from_where_it_was_given(
+    given: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    found = tracking_uri(tmp_path, given)
+    assert found == absolute.format(tmp_path)
+    assert tracking_uri(tmp_path, found) == found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "/data/mlruns", "file:///data/my%20runs", "file:/data/mlruns", "http://host:5000",
+        "databricks", "databricks://team", "uc", "arn:aws:sagemaker:eu:1:mlflow-server/a",
+        "postgresql://host/mlflow", "sqlite:////data/mlflow.db",
+    ],
+)  # fmt: skip
+def test_what_is_no_relative_path_stays_as_it_was_given(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri(tmp_path, given) == given

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import subprocess
 import tarfile
+import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +19,7 @@ import pytest
 from headrace import vertex as aiplatform
 from headrace.core.errors import UsageError
 from headrace.jobs.vertex_sdk.worker_pools import pools_request
+from headrace.records.run_folder import RunFolder, open_run_folder
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
 MACHINE = {
@@ -321,3 +327,99 @@ def test_what_a_job_asks_of_pip_is_for_its_user_alone(
         UsageError, match=r"environment_variables: \['HF_TOKEN=\*\*\*'\] is no dict"
     ):
         job.run(environment_variables=["HF_TOKEN=canary one"])  # type: ignore[arg-type]
+
+
+def last_used_8_days_ago(*kept: Path) -> None:
+    at_s = time.time() - 8 * 86_400
+    for each in kept:
+        os.utime(each, (at_s, at_s))
+
+
+def test_packages_that_no_run_names_go_a_week_after_their_last_use(tmp_path: Path):
+    packages = tmp_path / "runs" / ".packages"
+
+    def unpacked(name: str) -> Path:
+        """Return the folder of a package, which is made with its first use."""
+        package = tmp_path / f"{name}.tar.gz"
+        if not package.exists():
+            sdist(package, {**SETUP, f"{name}/a.py": ""})
+        (folder,) = (each for each in unpack(tmp_path, str(package)) if (each / name).exists())
+        return folder
+
+    unused, again, of_a_run, recent = map(unpacked, ("unused", "again", "of_a_run", "recent"))
+    left_by_a_killed_process = packages / "tmpabc"
+    left_by_a_killed_process.mkdir()
+    run = open_run_folder(run_dir=None, name="base", script="task")
+    failed_attempt(run, {"rank-0.stderr": ("", 1)})
+    run.note_job_request(1, {"source_dir": str(of_a_run)})
+    last_used_8_days_ago(unused, again, of_a_run, left_by_a_killed_process)
+    unpacked("again")
+    assert set(packages.iterdir()) == {unused, again, of_a_run, recent, left_by_a_killed_process}
+    new = unpacked("new")
+    assert set(packages.iterdir()) == {again, of_a_run, recent, new}
+    shutil.rmtree(run.path)
+    unpacked("newer")
+    assert not of_a_run.exists()
+
+
+def test_where_a_run_cannot_be_read_nothing_goes(tmp_path: Path):
+    (kept,) = unpack(tmp_path, sdist(tmp_path / "a.tar.gz", TASK))
+    last_used_8_days_ago(kept)
+    (tmp_path / "runs" / "base" / "run.json").mkdir(parents=True)
+    assert kept in unpack(tmp_path, sdist(tmp_path / "b.tar.gz", {"b.py": ""}))
+
+
+def failed_attempt(run: RunFolder, logs: Mapping[str, tuple[str, int]]) -> None:
+    """Add an attempt that was started from a command line; logs have texts, and when they ended."""
+    with subprocess.Popen(["true"]) as launcher:
+        launcher.wait(60)
+    attempt = run.start_attempt(
+        command=["headrace", "run", "train.py"], argv=["train.py"], world_size=len(logs),
+        launcher=launcher.pid,
+    )  # fmt: skip
+    for name, (text, ended_s) in logs.items():
+        log = run.logs(attempt.number) / name
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(text)
+        os.utime(log, (ended_s, ended_s))
+    run.end_attempt(attempt.number, 1)
+
+
+def trace(name: str) -> str:
+    return f'Traceback (most recent call last):\n  File "train.py", line 1\nValueError: {name}\n'
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"rank-10.stderr": ("ten", 1), "rank-2.stderr": ("the cause", 2)},
+        {
+            "rank-0.stderr": ("slow", 1), "rank-1.stderr": (trace("stopped"), 9),
+            "rank-10.stderr": (trace("the cause"), 8), "rank-10.stdout": (trace("caught"), 2),
+        },
+        {
+            "rank-0.stderr": (trace("before"), 1), "restart-9/rank-0.stderr": (trace("later"), 2),
+            "restart-10/rank-0.stderr": ("", 3),
+            "restart-10/rank-1.stderr": (trace("the cause"), 4),
+        },
+        {"gpu-0.stderr": ("fine", 1), "gpu-1.stderr": ("[rank1]: " + trace("the cause"), 2)},
+    ],
+)  # fmt: skip
+def test_a_job_of_a_command_line_has_failed_for_what_the_first_failed_rank_said(
+    logs: dict[str, tuple[str, int]],
+):
+    run = open_run_folder(run_dir=None, name="base", script="train.py")
+    failed_attempt(run, logs)
+    error = aiplatform.CustomJob.get("base").error
+    assert error is not None
+    words = error.partition("Its last words:\n")[2].partition("\nAll that it said")[0]
+    assert words.splitlines()[-1].removeprefix("ValueError: ") == "the cause"
+
+
+def test_what_a_launcher_said_of_the_attempt_before_is_none_of_a_command_lines(tmp_path: Path):
+    run = open_run_folder(run_dir=None, name="base", script="train.py")
+    log = run.path / "launcher.log"
+    log.write_text(trace("before"))
+    os.utime(log, (1, 1))
+    failed_attempt(run, {"rank-0.stderr": (trace("the cause"), 2)})
+    assert "ValueError: the cause" in str(aiplatform.CustomJob.get("base").error)

@@ -13,6 +13,7 @@ from headrace.decide.cost.run_use import Utilisation
 from headrace.decide.experiments.compared_runs import ComparedRun, fastest_sentence
 from headrace.observe.whatif.comparison import Comparison
 from headrace.platforms.instance_groups import AUXILIARY, TRAINING
+from headrace.records.schema import PHASES
 from headrace.report.formatting import format_share
 
 
@@ -80,7 +81,7 @@ def _known(value: float | None, shown: Callable[[float], str]) -> str:
 
 def _print_several(console: Console, runs: Sequence[ComparedRun]) -> None:
     console.print(f"[bold]{escape(fastest_sentence(runs))}[/bold]")
-    phases = [name for name in runs[0].phases_ms if any(_is_long(run, name) for run in runs)]
+    phases = [name for name in PHASES if any(_is_long(run, name) for run in runs)]
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
     table.add_column("run", overflow="fold")
     for name in ("speed", "90% interval", "ms/step", "samples/s"):

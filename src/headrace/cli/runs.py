@@ -106,13 +106,15 @@ def _export(
 
 
 def _sync(*, runs_dir: RunsDir = None) -> None:
-    from headrace.decide.experiments.sync import sync_runs
+    from headrace.decide.experiments.sync import sync_runs, tracked_folders
 
-    found = sync_runs(_folder(runs_dir))
+    folder = _folder(runs_dir)
+    found = sync_runs(folder)
     for run in found:
         typer.echo(f"{run.name}: {'sent' if run.sent else run.fault}")
     if not found:
-        typer.echo("MLflow has all runs already.")
+        is_sent = "MLflow has all runs already."
+        typer.echo(is_sent if tracked_folders(folder) else f"No run in {folder} is tracked.")
     if not all(run.sent for run in found):
         raise typer.Exit(1)
 

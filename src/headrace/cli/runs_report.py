@@ -44,7 +44,8 @@ def print_run(run: TrackedRun) -> None:
     if _VERDICT in run.tags:
         console.print(escape(run.tags[_VERDICT]))
     _print_values(console, "param", run.params)
-    _print_values(console, "metric", {name: _number(each) for name, each in run.metrics.items()})
+    numbers = {name: _number(each) for name, each in run.metrics.items()}
+    _print_values(console, "metric", {**run.text_metrics, **numbers})
     series = {name: _number(each) for name, each in run.time_series.items()}
     _print_values(console, "time series, last value", series)
     console.print(f"[dim]MLflow's run {run.run_id}[/dim]")

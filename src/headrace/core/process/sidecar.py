@@ -100,6 +100,13 @@ class MessageReader:
             raise error_from_json(message["error"])
         return message
 
+    def read_byte(self) -> int | None:
+        """Wait for the next byte, which is a part of no message; None at the end."""
+        self._searched = 0
+        if not self._buffer:
+            self._buffer += os.read(self._descriptor, 1)
+        return self._buffer.pop(0) if self._buffer else None
+
     def _line_end(self) -> int:
         end = self._buffer.find(b"\n", self._searched)
         self._searched = len(self._buffer) if end < 0 else end

@@ -115,35 +115,44 @@ def _choose(compared: ComparedHosts, goal: Goal) -> tuple[PredictedMix, str]:
     usable = compared.choices
     fast = [mix for mix in usable if mix.samples_per_s.value >= goal.least_samples_per_s]
     if not fast:
-        raise UsageError(_too_slow(usable, goal))
+        raise UsageError(_too_slow(compared, goal))
     affordable = [mix for mix in fast if goal.is_affordable(mix)]
     if not affordable:
         cheapest = min(fast, key=_cost)
         usd = cheapest.usd_per_1k_samples.value * goal.samples / 1000
         raise UsageError(
             f"--budget {goal.budget_usd:g}: {goal.samples:,} samples cost ${format_usd(usd)} at "
-            f"least, on {cheapest.name}."
+            f"least, on {cheapest.name}.{_not_compared(compared)}"
         )
     if goal.budget_usd is not None:
-        best = max(affordable, key=lambda mix: mix.samples_per_s.value)
+        best = max(affordable, key=_rate)
     else:
         least = min(map(_cost, affordable))
         as_cheap = [mix for mix in affordable if _cost(mix) <= least * _AS_CHEAP]
-        best = max(as_cheap, key=lambda mix: mix.samples_per_s.value)
+        best = max(as_cheap, key=_rate)
     return best, _reason(best, compared.mixes[0], goal)
 
 
-def _too_slow(mixes: Sequence[PredictedMix], goal: Goal) -> str:
-    fastest = max(mixes, key=lambda mix: mix.samples_per_s.value)
+def _too_slow(compared: ComparedHosts, goal: Goal) -> str:
+    fastest = max(compared.choices, key=_rate)
     is_target = goal.least_samples_per_s == goal.samples_per_s
     wanted = (
         f"--target {goal.samples_per_s:g}" if is_target
         else f"--deadline {format_seconds(goal.deadline_s or 0.0)} for {goal.samples:,} samples"
     )  # fmt: skip
+    changed = max((mix for mix in compared.mixes if mix.needs_code), key=_rate, default=fastest)
+    more = ""
+    if _rate(changed) > _rate(fastest):
+        more = f" A change of the script gives {_rate(changed):,.4g}: {changed.name}."
     return (
         f"{wanted}: it takes {goal.least_samples_per_s:,.4g} samples/s, and the most that can be "
-        f"had is {fastest.samples_per_s.value:,.4g}, on {fastest.name}."
+        f"had is {_rate(fastest):,.4g}, on {fastest.name}.{more}{_not_compared(compared)}"
     )
+
+
+def _not_compared(compared: ComparedHosts) -> str:
+    """Return the sentence on hosts that might yet reach a goal, after others; "": there is none."""
+    return f" {compared.left_out}" if compared.left_out else ""
 
 
 def _reason(best: PredictedMix, now: PredictedMix, goal: Goal) -> str:
@@ -163,6 +172,10 @@ def _reason(best: PredictedMix, now: PredictedMix, goal: Goal) -> str:
         f"Take {best.name}, {why}: {rate.value:,.4g} samples/s predicted ({rate.low:,.4g} to "
         f"{rate.high:,.4g}), {best.speedup:.2f}x as now, ${format_usd(cost)} per 1,000{than_now}."
     )
+
+
+def _rate(mix: PredictedMix) -> float:
+    return mix.samples_per_s.value
 
 
 def _cost(mix: PredictedMix) -> float:

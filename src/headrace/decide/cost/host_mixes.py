@@ -231,6 +231,19 @@ def unknown_accelerator(training: PricedHosts) -> str:
     )
 
 
+def why_no_other_type(training: PricedHosts) -> str:
+    """Return why no hosts of other types are compared with those that train; "": they may be."""
+    if why := unknown_accelerator(training):
+        return why
+    if training.hosts > 1:
+        return f"the run has {training.hosts}, and other types are predicted of a run on one host."
+    if training.cores is None:
+        how = "a file for --prices says it, in the column vCPUs"
+        own = how if training.instance_type else f"--instance-type says which type it is, or {how}"
+        return f"how many cores {training.name} has is not known: {own}."
+    return ""
+
+
 def _times(group: PricedHosts, times: int) -> PricedHosts:
     return replace(group, hosts=group.hosts * times)
 
@@ -245,8 +258,8 @@ def _other_hosts(
     training = now.training
     if is_elsewhere and len(now.groups) > 1:
         return
-    if training.cores is None or training.accelerators is None or training.hosts > 1:
-        return  # what such a host has is not known
+    if training.cores is None or training.accelerators is None or why_no_other_type(training):
+        return
     for group in groups:
         if group.accelerator != training.accelerator or not group.cores:
             continue

@@ -24,7 +24,7 @@ from headrace.decide.cost.host_mixes import (
     PricedHosts,
     host_mixes,
     seller_of,
-    unknown_accelerator,
+    why_no_other_type,
 )
 from headrace.decide.cost.host_speeds import HostSpeeds
 from headrace.decide.cost.run_cost import GroupCost, Pricing, last_groups
@@ -191,7 +191,7 @@ def compare_hosts(
 
 
 def _left_out(training: PricedHosts) -> str:
-    why = unknown_accelerator(training)
+    why = why_no_other_type(training)
     return f"Hosts of other types to train on are left out: {why}" if why else ""
 
 

@@ -29,6 +29,7 @@ COLUMNS = (
 )  # fmt: skip
 _NEEDED = ("InstanceType", "Price")
 _IGNORED = ("DeviceMemoryGiB",)  # of skypilot-catalog's: close to a known name, and another thing
+_DOLLARS = {"usd", "us$", "$"}
 _CATALOGUES = Path(__file__).with_name("catalogues")
 _OWN = "own rate"
 _WITH_ACCELERATORS = re.compile(r"(a\d+x?|g\d+)-")
@@ -351,6 +352,7 @@ class _Line:
         """Return the line's price; raises UsageError with the line's number."""
         if None in self.cells:
             raise self._error("there are more cells than columns (a decimal comma?)")
+        self._check_currency()
         usd = self._number("Price")
         if usd is None:
             raise self._error(f"the price of {self.cells['InstanceType']} is missing")
@@ -373,6 +375,12 @@ class _Line:
             source=source,
             catalogue=self.file.stem,
         )
+
+    def _check_currency(self) -> None:
+        """Raise UsageError where a column of another tool's says that prices are no dollars."""
+        currency = self.cells.get("Currency") or self.cells.get("currency") or ""
+        if currency and currency.lower() not in _DOLLARS:
+            raise self._error(f"its currency is {currency}, and prices are in US dollars here")
 
     def _accelerators(self) -> float | None:
         """Return how many the host has; None: the line does not say it."""

@@ -5,8 +5,9 @@ All of it is simulated (observe/whatif/rank_simulation.py); nothing of it was me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from headrace.records.reader import open_records
 S3_REQUESTS_PER_S = 5500.0
 """GET requests a second that S3 answers for one prefix at least.
 Source: docs.aws.amazon.com/AmazonS3, "Best practices design patterns"."""
+_NO_CORES = 1e-6
+"""So few auxiliary cores that no batch is made on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ class ScalingRequest:
         ranks: The most.
         hosts: For that many ranks; None: with as many ranks on each as in the run.
         workers: Of each rank's loader; None: as in the run.
-        auxiliary_cores: For each rank; whole workers are simulated there.
+        auxiliary_cores: For each rank, in place of those of the run; 0: as in the run.
         storage_bytes_per_s: That storage gives at most; None: any.
     """
 
@@ -138,6 +141,8 @@ class ScalingRequest:
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MOST_RANKS:
             raise UsageError(f"--ranks {self.ranks}: it is 1 to {MOST_RANKS}.")
+        if not math.isfinite(self.auxiliary_cores):
+            raise UsageError(f"--auxiliary-cores {self.auxiliary_cores}: give a number of cores.")
         if self.storage_bytes_per_s is not None and self.storage_bytes_per_s <= 0:
             raise UsageError("--storage-limit 0: storage that gives nothing feeds no rank.")
         if self.hosts is not None and self.ranks % self.hosts:
@@ -244,16 +249,32 @@ class _ScalingModel:
     def jobs(self) -> Iterator[ScaledJob]:
         """Yield one rank, two, four and so on, up to the number that is asked for.
 
-        They fill hosts one after another, so few of them may have a host to themselves.
+        Workers make whole batches: between two numbers of them on auxiliary cores, as where ranks
+        share a core, a rank has that part of what the next one gives.
         """
-        simulator = Simulator(self.measured)
-        alone = self._changed(simulator, 1)
+        simulator, cores = Simulator(self.measured), self.request.auxiliary_cores
+        each = max(simulator.costs.busy_cores, 1.0)
+        workers, part = divmod(cores / each, 1.0)
+        if not part:
+            yield from self._jobs(simulator, cores)
+            return
+        fewer = self._jobs(simulator, workers * each or _NO_CORES)
+        more = self._jobs(simulator, (workers + 1) * each)
+        for pair in zip(fewer, more, strict=True):
+            yield _between(*pair, part)
+
+    def _jobs(self, simulator: Simulator, auxiliary_cores: float) -> Iterator[ScaledJob]:
+        """Yield the same with whole workers on auxiliary cores, if any.
+
+        Ranks fill hosts one after another, so few of them may have a host to themselves.
+        """
+        alone = self._changed(simulator, 1, auxiliary_cores)
         of_hosts: dict[int, tuple[RankSimulator, RankSimulator]] = {}
         first: tuple[SimulatedRanks, SimulatedRanks] | None = None
         for ranks in _counts(self.request.ranks):
             on_host = min(ranks, self.ranks_a_host)
             if on_host not in of_hosts:
-                changed = self._changed(simulator, on_host)
+                changed = self._changed(simulator, on_host, auxiliary_cores)
                 of_hosts[on_host] = (
                     RankSimulator(simulator, self.times, changed=changed, alone=alone),
                     RankSimulator(
@@ -264,10 +285,14 @@ class _ScalingModel:
             first = first or (as_it_is, ready)
             yield self._job(as_it_is, ready, first)
 
-    def _changed(self, simulator: Simulator, ranks_on_host: int) -> Simulator:
+    def _changed(
+        self, simulator: Simulator, ranks_on_host: int, auxiliary_cores: float
+    ) -> Simulator:
         """Return the simulator of what the ranks of a host have."""
+        # Auxiliary cores are as fast as those that were measured, or as the run's own.
+        factor = simulator.costs.auxiliary_factor if auxiliary_cores else 1.0
         change = PipelineChange(
-            workers=self.request.workers, auxiliary_cores=self.request.auxiliary_cores,
+            workers=self.request.workers, auxiliary_cores=auxiliary_cores, auxiliary_factor=factor,
             ranks=None if ranks_on_host == self.measured.ranks else ranks_on_host,
         )  # fmt: skip
         return simulator if change == PipelineChange() else simulator.changed(change)
@@ -308,6 +333,11 @@ class _ScalingModel:
 
     def assumptions(self, largest: ScaledJob) -> Iterator[str]:
         """Yield what was not measured."""
+        if self.request.auxiliary_cores:
+            whose = (
+                "those that the run had" if self.measured.pipeline.auxiliary else "the run's own"
+            )
+            yield f"auxiliary cores are as fast as {whose}, and the network to them keeps up"
         if self.times.ranks == 1:
             yield "gradient sync, not measured, takes up to a fifth of a rank's own time"
             yield "ranks differ by nothing to all that the steps of one differ by"
@@ -321,6 +351,37 @@ class _ScalingModel:
             yield "storage keeps up: what the run read was not recorded, so no limit applies"
         else:
             yield "storage gives what it is said to give, however many requests there are"
+
+
+def _between(fewer: ScaledJob, more: ScaledJob, part: float) -> ScaledJob:
+    """Return the job that lies between two of as many ranks, that part of the way to the second."""
+
+    def number(one: float, other: float) -> float:
+        return (1.0 - part) * one + part * other
+
+    def known(one: float | None, other: float | None) -> float | None:
+        return None if one is None or other is None else number(one, other)
+
+    def estimate(one: Estimate, other: Estimate) -> Estimate:
+        ends = number(one.low, other.low), number(one.high, other.high)
+        return Estimate(number(one.value, other.value), *ends)
+
+    return replace(
+        more,
+        samples_per_s=estimate(fewer.samples_per_s, more.samples_per_s),
+        efficiency=estimate(fewer.efficiency, more.efficiency),
+        data_ready_samples_per_s=number(
+            fewer.data_ready_samples_per_s, more.data_ready_samples_per_s
+        ),
+        data_ready_efficiency=number(fewer.data_ready_efficiency, more.data_ready_efficiency),
+        wait_share=number(fewer.wait_share, more.wait_share),
+        straggler_share=number(fewer.straggler_share, more.straggler_share),
+        sync_share=number(fewer.sync_share, more.sync_share),
+        read_bytes_per_s=known(fewer.read_bytes_per_s, more.read_bytes_per_s),
+        reads_per_s=known(fewer.reads_per_s, more.reads_per_s),
+        is_limited_by_storage=fewer.is_limited_by_storage and more.is_limited_by_storage,
+        usd_per_1k_samples=known(fewer.usd_per_1k_samples, more.usd_per_1k_samples),
+    )
 
 
 def _counts(most: int) -> Sequence[int]:

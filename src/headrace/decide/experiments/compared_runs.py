@@ -102,15 +102,18 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     Raises RecordsError: one of them has no records, or too few steps.
     """
     names = _names(folders)
+    locked: set[Path] = set()
     # One after the other: the records of a long run take hundreds of megabytes.
     return compare_measured([
-        measured_run(folder, name, is_first=not place)
+        measured_run(folder, name, is_first=not place, locked=locked)
         for place, (folder, name) in enumerate(zip(folders, names, strict=True))
     ])  # fmt: skip
 
 
-def measured_run(folder: Path, name: str, *, is_first: bool) -> MeasuredRun:
-    """Measure all of a run; see `measured_part`.
+def measured_run(
+    folder: Path, name: str, *, is_first: bool, locked: set[Path] | None = None
+) -> MeasuredRun:
+    """Measure all of a run; see `measured_part`, also for `locked`.
 
     Raises RecordsError: it has no records, or too few steps, as the message says by its name.
     """
@@ -118,11 +121,17 @@ def measured_run(folder: Path, name: str, *, is_first: bool) -> MeasuredRun:
     tables = CachedTables(records, FEW_CACHED_BYTES)
     steps = read_steps(tables)
     check_steps(steps, name)
-    return measured_part(folder, records, tables, steps, is_first=is_first)
+    return measured_part(folder, records, tables, steps, is_first=is_first, locked=locked)
 
 
 def measured_part(
-    folder: Path, records: Records, tables: CachedTables, steps: TrainSteps, *, is_first: bool
+    folder: Path,
+    records: Records,
+    tables: CachedTables,
+    steps: TrainSteps,
+    *,
+    is_first: bool,
+    locked: set[Path] | None = None,
 ) -> MeasuredRun:
     """Measure a part of a run.
 
@@ -132,11 +141,12 @@ def measured_part(
         tables: The part of them that counts.
         steps: Read from these, and enough of them: see `check_steps`.
         is_first: Whether others are compared with it.
+        locked: The databases that could not be read for runs before; see `logged_params`.
     """
     seed = FIRST_SEED if is_first else OTHER_SEED
     return MeasuredRun(
         folder=folder,
-        speed=run_speed(tables, steps, made_with=_made_with(records), seed=seed),
+        speed=run_speed(tables, steps, made_with=_made_with(records, locked), seed=seed),
         utilisation=utilisation_in(tables, steps),
     )
 
@@ -167,9 +177,9 @@ def compare_measured(
     ]  # fmt: skip
 
 
-def _made_with(records: Records) -> dict[str, str]:
+def _made_with(records: Records, locked: set[Path] | None) -> dict[str, str]:
     """Return what a run was made with: settings, versions, and as `param.NAME` what it logged."""
-    params = {f"param.{name}": each for name, each in logged_params(records.path).items()}
+    params = {f"param.{name}": each for name, each in logged_params(records.path, locked).items()}
     return {**run_provenance(records), **params}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.console import print_status
 from headrace.core.errors import UsageError
+from headrace.core.process.exit_code import write_exit_code_at_end
 from headrace.core.process.sidecar import Sidecar
 from headrace.decide.experiments.artifact_copies import copy_artifact, new_folder
 from headrace.decide.experiments.run_target import ELSEWHERE, TEXT_METRIC_PREFIX, RunTarget
@@ -197,6 +198,21 @@ class LoggedRun:
         self.writer.close()
         if self._sender.end({"end": True}, patience_s=_END_S) != 0:
             print_status(unsent_message(self.folder / SPOOL))
+
+    def end_by_exit_code(self) -> bool:
+        """End the run once this process has ended, which must be soon: as failed if not by 0.
+
+        What was logged is sent before, which is waited for, for a minute at most. False: there is
+        no such way, and nothing was done.
+        """
+        sender = self._sender
+        if self.writer is None or sender is None or not write_exit_code_at_end(sender.input_fd):
+            return False
+        if not self.flush():
+            print_status(unsent_message(self.folder / SPOOL))
+        self.writer.close()
+        sender.send({"exit_code_follows": True})
+        return True
 
 
 def job_run() -> LoggedRun | None:

@@ -21,7 +21,7 @@ from headrace.decide.experiments.run_target import (
 )
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL, spool_files
-from headrace.decide.experiments.stored_runs import open_database
+from headrace.decide.experiments.stored_runs import is_locked, open_database
 from headrace.records.redaction import HIDDEN, is_secret, redact_text
 
 _QUERY = "SELECT key, value FROM params WHERE run_uuid = ? ORDER BY key"
@@ -29,14 +29,21 @@ _LINE = b'{"kind": "params"'
 """The beginning of the lines that have some; most of a spool are metrics."""
 
 
-def logged_params(run: Path) -> dict[str, str]:
-    """Return the params that a run's script logged, by name; {} where they cannot be read."""
-    found = _stored_params(run) or _spooled_params(run / SPOOL)
-    known = ARGUMENT_PREFIX, JOB_PREFIX  # of `headrace run`, whose settings run.json has
+def logged_params(run: Path, locked: set[Path] | None = None) -> dict[str, str]:
+    """Return the params that a run's script logged, by name; {} where they cannot be read.
+
+    Args:
+        run: Its folder.
+        locked: The databases that other programs had for themselves when runs before this one were
+            read: they are not waited for again.
+    """
+    known = set() if locked is None else locked
+    found = _stored_params(run, known) or _spooled_params(run / SPOOL)
+    others = ARGUMENT_PREFIX, JOB_PREFIX  # of `headrace run`, whose settings run.json has
     return {
         name: HIDDEN if is_secret(name, value) else redact_text(value)
         for name, value in found.items()
-        if not name.startswith(known)
+        if not name.startswith(others)
     }
 
 
@@ -45,14 +52,18 @@ def is_logged_to(run: Path) -> bool:
     return (run / SPOOL / TARGET_FILE).exists()
 
 
-def _stored_params(run: Path) -> dict[str, str]:
+def _stored_params(run: Path, locked: set[Path]) -> dict[str, str]:
     target = RunTarget.readable(run / SPOOL)
     file = None if target is None else database_file(target.tracking_uri)
-    with suppress(OSError, ValueError, TypeError, sqlite3.Error):
-        if file is not None:
-            with open_database(file) as database:
-                return dict(database.execute(_QUERY, [SentState.read(run / SPOOL).run_id]))
-    return {}
+    if file is None or file in locked:
+        return {}
+    try:
+        with open_database(file) as database:
+            return dict(database.execute(_QUERY, [SentState.read(run / SPOOL).run_id]))
+    except (OSError, ValueError, TypeError, sqlite3.Error) as error:
+        if is_locked(error):
+            locked.add(file)
+        return {}
 
 
 def _spooled_params(spool: Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ from headrace.decide.experiments.run_target import (
 from headrace.decide.experiments.sent_state import SentState
 from headrace.decide.experiments.spool import SPOOL
 from headrace.decide.experiments.stored_numbers import logged_number
-from headrace.decide.experiments.stored_runs import open_database
+from headrace.decide.experiments.stored_runs import is_locked, open_database
 from headrace.decide.experiments.tracking_store import TrackingStore
 
 STEP_TIME_PREFIX = "phase_ms/"
@@ -87,7 +87,8 @@ def read_run_curves(
         run: Its folder.
         only_local: No server is asked: of a run that is tracked on one there are none.
         unreachable: The servers that could not be reached for runs before this one, by tracking
-            URI, which are not asked again: that would take as long each time.
+            URI, and the databases that other programs had for themselves: they are not asked again,
+            which would take as long each time.
 
     Raises RecordsError where they cannot be read now.
     """
@@ -99,21 +100,23 @@ def read_run_curves(
     run_id = "" if target is None else SentState.read(run / SPOOL).run_id
     if target is None or not run_id:
         return RunCurves()
-    database = database_file(target.tracking_uri)
+    uri, database = target.tracking_uri, database_file(target.tracking_uri)
+    if only_local and database is None:
+        return RunCurves()
     try:
-        if database is not None:
-            return _of_database(database, run_id)
-        if only_local:
-            return RunCurves()
-        return _of_store(_store(target.tracking_uri, known), run_id)
+        if uri in known:
+            raise known[uri]
+        if database is None:
+            return _of_store(_store(uri, known), run_id)
+        return _of_database(database, run_id)
     except (sqlite3.Error, HeadraceError) as error:
-        uri = shown_uri(target.tracking_uri)
-        raise RecordsError(f"The metrics of {run.name} cannot be read of {uri}: {error}") from error
+        if is_locked(error):
+            known[uri] = RecordsError(str(error))
+        why = f"The metrics of {run.name} cannot be read of {shown_uri(uri)}: {error}"
+        raise RecordsError(why) from error
 
 
 def _store(uri: str, unreachable: dict[str, HeadraceError]) -> TrackingStore:
-    if uri in unreachable:
-        raise unreachable[uri]
     try:
         return TrackingStore(uri)  # which asks the server something
     except HeadraceError as error:

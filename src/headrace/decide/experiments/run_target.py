@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
+from urllib.parse import unquote
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError, UsageError
@@ -26,7 +27,9 @@ JOB_RUN_TYPE = "headrace.run"
 """Of the runs of jobs."""
 NO_TRACKING = "off"
 """In the place of a tracking URI, for jobs: they are not tracked."""
-_SQLITE = "sqlite:///"
+_SQLITE, _FILE = "sqlite:///", "file:"
+_PROFILES = {"databricks", "databricks-uc", "uc"}
+"""Tracking URIs of MLflow's that have no scheme, and are no folder."""
 
 
 class RunTargetError(HeadraceError):
@@ -172,14 +175,24 @@ def tracking_uri(runs: Path, given: str | None = None) -> str:
     """Return the tracking URI of runs: as given, else that of jobs, else their database.
 
     HEADRACE_TRACKING_URI has that of jobs, unless it is off, or MLFLOW_TRACKING_URI. A relative
-    path of a database counts from the current folder, now and later.
+    path, of a database or a folder, counts from the current folder, now and later.
     """
     of_jobs = env.TRACKING.get()
     if of_jobs == NO_TRACKING:
         of_jobs = None
-    uri = given or of_jobs or env.MLFLOW_TRACKING_URI.get() or database_uri(runs)
+    return _absolute(given or of_jobs or env.MLFLOW_TRACKING_URI.get() or database_uri(runs))
+
+
+def _absolute(uri: str) -> str:
+    """Return a tracking URI with an absolute path, if it is of a database or a folder here."""
     file = database_file(uri)
-    return uri if file is None or str(file) == ":memory:" else f"{_SQLITE}{file.absolute()}"
+    if file is not None:
+        return uri if str(file) == ":memory:" else f"{_SQLITE}{file.absolute()}"
+    if uri.startswith(_FILE):
+        path = Path(unquote(uri.removeprefix(_FILE)))
+        return uri if path.is_absolute() else path.absolute().as_uri()
+    is_folder = ":" not in uri.partition("/")[0] and uri not in _PROFILES
+    return str(Path(uri).absolute()) if is_folder else uri
 
 
 def database_file(uri: str) -> Path | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from headrace.core.console import print_status
 from headrace.core.errors import HeadraceError
@@ -18,7 +19,7 @@ from headrace.core.process.sidecar import SidecarParent, run_sidecar
 from headrace.decide.experiments.event_file_importer import EventFileImporter
 from headrace.decide.experiments.git_state import git_tags
 from headrace.decide.experiments.run_target import RunTarget
-from headrace.decide.experiments.spool import SpoolWriter, now_ms
+from headrace.decide.experiments.spool import FINISHED, Entry, SpoolWriter, now_ms
 from headrace.decide.experiments.spool_sender import SpoolInUseError, SpoolSender
 from headrace.decide.experiments.tensorboard_log import TensorBoardLog
 
@@ -120,7 +121,7 @@ def main(parent: SidecarParent) -> int:
             message = parent.read()
             if message is None:
                 break
-            if "end" in message:
+            if _is_last(message, parent, spool):
                 return 0 if _sends_the_rest(sender) else UNSENT
             parent.send({"sent": sender.send(), "run_id": sender.run_id})
         is_sent = sender.send()
@@ -139,9 +140,22 @@ def _opened(parent: SidecarParent, spool: Path) -> _Sender | None:
         except SpoolInUseError:  # of the attempt before, say, whose server is slow
             if parent.wait(_EVERY_S):
                 message = parent.read()
-                if message is None or "end" in message:
+                if message is None or _is_last(message, parent, spool):
                     return None
                 parent.send({"sent": False, "run_id": ""})
+
+
+def _is_last(message: Mapping[str, Any], parent: SidecarParent, spool: Path) -> bool:
+    """Return whether a message of the script's is its last one.
+
+    Where its exit code is to say how the run ends, that is waited for, and the end is logged. A
+    script that Python has brought to its end, and that a signal or a library ends then, has none.
+    """
+    if "exit_code_follows" not in message:
+        return "end" in message
+    status = FINISHED if parent.read_byte() in {None, 0} else "FAILED"
+    _log(spool, {"kind": "status", "at_ms": now_ms(), "status": status})
+    return True
 
 
 def _note_git_state(spool: Path) -> None:
@@ -149,9 +163,13 @@ def _note_git_state(spool: Path) -> None:
     target = RunTarget.readable(spool)
     tags = git_tags(target.git_folder) if target is not None and target.git_folder else {}
     if tags:
-        writer = SpoolWriter(spool)
-        writer.add({"kind": "tags", "at_ms": now_ms(), "values": tags})
-        writer.close()
+        _log(spool, {"kind": "tags", "at_ms": now_ms(), "values": tags})
+
+
+def _log(spool: Path, entry: Entry) -> None:
+    writer = SpoolWriter(spool)
+    writer.add(entry)
+    writer.close()
 
 
 def _sends_the_rest(sender: _Sender) -> bool:

@@ -36,7 +36,7 @@ from headrace.decide.experiments.experiment_run import (
 )
 from headrace.decide.experiments.run_target import RunTarget, RunTargetError, target_to_go_on
 from headrace.decide.experiments.run_target import tracking_uri as uri_of
-from headrace.decide.experiments.script_failure import ScriptFailureWatch
+from headrace.decide.experiments.script_failure import ScriptFailureWatch, ends_well
 from headrace.decide.experiments.spool import ENDS, FINISHED, SPOOL, now_ms
 from headrace.records.run_folder import RunFolder, is_plain_name, runs_folder
 
@@ -134,9 +134,9 @@ class RunContext(NamedRun):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if _SESSION.run is not None:
-            _end(FINISHED if kind is None else "FAILED")
+    def __exit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
+        if _SESSION.run is not None and _SESSION.run.name == self.name:  # not another one by now
+            _end(FINISHED if ends_well(error) else "FAILED")
 
 
 def init(
@@ -200,9 +200,13 @@ def is_under_way() -> bool:
 
 def _end_at_exit(pid: int, run: LoggedRun) -> None:
     """End a run that its script has not ended, as failed if an error ended the script."""
-    if os.getpid() == pid and _SESSION.run is run:
-        failed = _SESSION.failure_watch is not None and _SESSION.failure_watch.failed
-        _end("FAILED" if failed else FINISHED)
+    if os.getpid() != pid or _SESSION.run is not run:
+        return
+    watch = _SESSION.failure_watch
+    if watch is not None and watch.is_undecided and run.end_by_exit_code():
+        _SESSION.run = None
+        return
+    _end("FAILED" if watch is not None and watch.failed else FINISHED)
 
 
 def _new_run(name: str, *, resume: bool) -> LoggedRun:

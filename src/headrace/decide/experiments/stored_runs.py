@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.decide.experiments.run_target import database_file
+from headrace.decide.experiments.run_target import database_file, shown_uri
 from headrace.decide.experiments.stored_numbers import logged_number
-from headrace.decide.experiments.tracking_store import TrackingStore
+from headrace.decide.experiments.tracking_store import StoreUnavailableError, TrackingStore
 
-_LOCKED_S = 10.0  # for a writer of the database to end
+_LOCKED_S = 3.0  # for a writer of the database to end, which takes it milliseconds
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _CHOSEN = """
     FROM runs JOIN experiments USING (experiment_id)
     WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active'
@@ -56,15 +57,28 @@ class StoredRun:
 def stored_runs(uri: str, experiment: str | None = None) -> list[StoredRun]:
     """Return the runs of an experiment, or of all; the latest first.
 
-    Raises StoreUnavailableError, StoreRefusalError.
+    A database that is not there has none, and is not made. Raises StoreUnavailableError,
+    StoreRefusalError.
     """
     database = database_file(uri)
-    if database is not None and database.exists():
-        try:
-            return list(_of_database(database, experiment))
-        except (sqlite3.Error, TypeError, ValueError):  # damaged, or of another version
-            pass
+    try:
+        if database is not None:
+            return list(_of_database(database, experiment)) if database.exists() else []
+    except OSError as error:
+        raise StoreUnavailableError(f"{shown_uri(uri)} cannot be read: {error}.") from error
+    except (sqlite3.Error, TypeError, ValueError) as error:
+        if is_locked(error):
+            raise StoreUnavailableError(
+                f"{shown_uri(uri)} cannot be used now: {error}. Another program has it for itself: "
+                f"try again, or end that one (fuser {database} names it)."
+            ) from error
+        # Else it is damaged, or of another version, of which the client knows more.
     return [_of_client(name, run) for name, run in TrackingStore(uri).runs(experiment)]
+
+
+def is_locked(error: Exception) -> bool:
+    """Whether a database could not be read as another program has it for itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED  # the rest says in what way
 
 
 def open_database(file: Path) -> closing[sqlite3.Connection]:

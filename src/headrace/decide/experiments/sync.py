@@ -34,15 +34,16 @@ def unsent_runs(runs: Path) -> list[Path]:
 
     Not of those that go on, nor copies of a folder that is still there: that is the run's.
     """
-    return [folder for folder in _tracked(runs) if _is_unsent(folder)]
+    return [folder for folder in tracked_folders(runs) if _is_unsent(folder)]
 
 
 def sync_runs(runs: Path) -> list[SyncedRun]:
     """Send what MLflow does not have of the runs in a folder; those that go on do so themselves."""
-    return [_synced(folder) for folder in _tracked(runs) if _is_unsent(folder)]
+    return [_synced(folder) for folder in tracked_folders(runs) if _is_unsent(folder)]
 
 
-def _tracked(runs: Path) -> list[Path]:
+def tracked_folders(runs: Path) -> list[Path]:
+    """Return the folders of the runs that are tracked, wherever that is, and sent or not."""
     return [target.parent.parent for target in sorted(runs.glob(f"*/{SPOOL}/{TARGET_FILE}"))]
 
 

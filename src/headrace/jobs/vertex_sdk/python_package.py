@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from headrace.core.errors import HeadraceError, UsageError
 from headrace.data.storage import open_store, split_url
+from headrace.jobs.vertex_sdk.unused_files import note_use, remove_unused
 from headrace.records.run_folder import runs_folder
 
 _FOLDER = ".packages"
@@ -57,11 +58,12 @@ def unpack_packages(uris: Sequence[str | Path], where: str) -> Path:
     digests = b"".join(hashlib.sha256(data).digest() for _, data in contents)
     packages = runs_folder().absolute() / _FOLDER
     folder = packages / hashlib.sha256(digests).hexdigest()[:16]
-    if folder.is_dir():
+    if note_use(folder):
         return folder
     unpacked = {uri: _members(data, uri, where) for uri, data in contents}
     _check_needs(unpacked, where)
     packages.mkdir(parents=True, exist_ok=True)
+    remove_unused(packages)
     with TemporaryDirectory(dir=packages) as scratch:
         made = Path(scratch, _UNPACKED)
         made.mkdir()

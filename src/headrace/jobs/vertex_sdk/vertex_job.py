@@ -21,6 +21,7 @@ from headrace.jobs.run_start import check_run, start_run
 from headrace.jobs.vertex_sdk.job_states import VertexState, vertex_state
 from headrace.jobs.vertex_sdk.python_package import is_installed
 from headrace.jobs.vertex_sdk.settings import SETTINGS
+from headrace.jobs.vertex_sdk.unused_files import remove_unused
 from headrace.jobs.vertex_sdk.worker_pools import Code, Machine
 from headrace.records.redaction import shown_value
 from headrace.records.run_folder import runs_folder
@@ -257,6 +258,7 @@ def _requirements_file(requirements: Sequence[str]) -> str:
     text = "".join(f"{need}\n" for need in missing)
     folder = runs_folder().absolute() / _REQUIREMENTS
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    remove_unused(folder)
     file = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
     write_text_atomically(file, text)
     file.chmod(0o600)  # a URL may hold a token
