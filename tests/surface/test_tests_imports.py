@@ -54,9 +54,10 @@ FRONTS = """
 """.split()  # noqa: SIM905 - names, as a paragraph
 """What other packages import, or run: checked below."""
 PURE = """
-    bootstrap.offload_hooks bootstrap.process_start cli.doctor_report cli.progress_view cli.report
-    cli.top cluster.offload_fleet core.errors core.json_checksum core.overrides core.source_location
-    core.units core.warning_frames data.channels.listing data.channels.sidecar_client
+    bootstrap.offload_hooks bootstrap.process_start cli.compare_report cli.doctor_report
+    cli.progress_view cli.report cli.top cluster.offload_fleet core.errors core.json_checksum
+    core.overrides core.source_location core.units core.warning_frames data.channels.listing
+    data.channels.sidecar_client
     data.image_files data.loader.arguments data.loader.collate data.loader.dataset_protocol
     data.loader.executors.base data.loader.executors.dispatch data.loader.executors.iterable
     data.loader.failures data.loader.serialization data.shards.data_files data.shards.index_rows

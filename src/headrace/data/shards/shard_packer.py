@@ -141,8 +141,8 @@ class SourceReader:
 
     def _measure(self, ahead: _SampleAhead) -> None:
         if ahead.size_bytes is None and all(content.done() for content in ahead.contents):
-            read = (each for each in ahead.contents if each.exception() is None)
-            ahead.size_bytes = sum(len(each.result()) for each in read)
+            read = (each for each in ahead.contents if each.exception(0) is None)
+            ahead.size_bytes = sum(len(each.result(0)) for each in read)
             self._num_measured += len(ahead.contents)
             self._measured_bytes += ahead.size_bytes
 
