@@ -85,10 +85,14 @@ def test_outliers_at_no_known_place_are_reported_without_one():
     [
         (range(10, 70), True),  # the host's cores were slower
         ([*range(10, 60), 90, 170, 180], True),  # and a few of the others as well
+        (
+            sorted({10 + 17 * number % 60 for number in range(21)}),
+            True,
+        ),  # and those between are slower, too
         (sorted({17 + 13 * number % 180 for number in range(0, 180, 6)}), False),
         (range(10, 17), False),  # few
     ],
-    ids=["together", "mostly together", "everywhere", "few"],
+    ids=["together", "mostly together", "some of a slow time", "everywhere", "few"],
 )
 def test_steps_that_are_slow_for_a_time_and_run_the_same_code_are_nothing_to_mend(
     slow: Sequence[int], is_of_one_time: bool
@@ -96,11 +100,11 @@ def test_steps_that_are_slow_for_a_time_and_run_the_same_code_are_nothing_to_men
     tables = play(Run(workers=2, service_ms=8, busy_cores=1, batches=202))
     steps = sorted(tables.rows["steps"], key=lambda row: row["start_ns"])
     for number, row in enumerate(steps):
-        late = sum(each < number for each in slow) * 30 * MS
-        row["start_ns"] += late
-        if number in slow:
-            row["backward_ns"] += 30 * MS
-            row["wall_ns"] += 30 * MS
+        row["start_ns"] += sum(each < number for each in slow) * 30 * MS
+        row["start_ns"] += min(max(number - 10, 0), 60) * 4 * MS
+        more = 30 * MS if number in slow else 4 * MS if number in range(10, 70) else 0
+        row["backward_ns"] += more
+        row["wall_ns"] += more
     diagnosis = diagnose(tables)
     finding = next(each for each in diagnosis.findings if each.rule == "step-outliers")
     assert ("ran slower" in finding.title) == is_of_one_time

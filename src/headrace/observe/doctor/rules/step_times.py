@@ -114,9 +114,9 @@ _LESS_BEFORE_TRAINING = Remedy(
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
 """Phases in which a rank waits for another one."""
-_FEWEST_TOGETHER, _FEW_APART, _MOST_OF_THEM = 10, 0.1, 0.5
-"""Outliers are of one time if they are so many, but for some of them at either end, and if so much
-of the steps between them are outliers."""
+_FEWEST_TOGETHER, _FEW_APART, _SLOWER = 10, 0.1, 1.2
+"""Outliers are of one time if they are so many, and if the median of the steps between them, but
+for some at either end, is so much longer than that of the others."""
 _FEWEST_IN_RHYTHM = 3
 _EXACT_BELOW = 10
 """A period shorter than this must hold exactly; a longer one may be off by a step."""
@@ -214,19 +214,21 @@ def _outlier_severity(
 
 
 def _stretch(steps: TrainSteps, outliers: Flags) -> tuple[int, int] | None:
-    """Return the first and last step of a time in which most of one rank's outliers are.
+    """Return the first and last step of a time with most of one rank's outliers, slower as a whole.
 
-    None if there are few, or if most steps between them are none.
+    None if there are few, or if the usual step between them takes about as long as one elsewhere.
     """
     mine = steps.rows["rank"] == steps.rows["rank"][outliers][0]
     order = np.argsort(steps.rows["step"][mine], kind="stable")
-    numbers, slow = steps.rows["step"][mine][order], outliers[mine][order]
-    places = np.flatnonzero(slow)
+    numbers, wall = steps.rows["step"][mine][order], steps.wall_ns[mine][order]
+    places = np.flatnonzero(outliers[mine][order])
     alone = int(_FEW_APART * len(places))
     first, last = places[alone], places[-1 - alone]
-    if len(places) < _FEWEST_TOGETHER or slow[first : last + 1].mean() < _MOST_OF_THEM:
+    elsewhere = np.append(wall[:first], wall[last + 1 :])
+    if min(len(places), len(elsewhere)) < _FEWEST_TOGETHER:
         return None
-    return int(numbers[first]), int(numbers[last])
+    is_slower = np.median(wall[first : last + 1]) >= _SLOWER * np.median(elsewhere)
+    return (int(numbers[first]), int(numbers[last])) if is_slower else None
 
 
 def _without_begins(steps: TrainSteps) -> TrainSteps:
