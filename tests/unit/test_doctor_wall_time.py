@@ -165,6 +165,20 @@ def test_saving_between_epochs():
     assert rules["between-epochs"].severity == "critical"
 
 
+@pytest.mark.parametrize("ms", [500, 2000, 4000, 40_000])
+def test_without_what_passes_between_epochs_nearly_all_of_its_time_goes(ms: int):
+    (remedy,) = found(epochs(Script(), lambda each: each.between(ms)))[1]["between-epochs"].remedies
+    assert remedy.predicted_speedup is not None
+    assert remedy.low is not None
+    assert remedy.high is not None
+    before_s, after_s = 8 + 4 * ms / 1000, 8.0  # 24 s with 4 s after each of four epochs
+    assert remedy.predicted_speedup == pytest.approx(
+        before_s / (after_s + 0.4 * ms / 1000), rel=0.02
+    )
+    assert remedy.low < before_s / (after_s + 2 * ms / 1000)  # in the background it may take some
+    assert remedy.high > before_s / after_s
+
+
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
 AT_BARRIER = stack(LOOP, f"{SCRIPT}:66:train", f"{C10D}:4800:barrier")
 
