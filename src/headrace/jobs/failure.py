@@ -157,15 +157,23 @@ def first_failed_log(logs: Path) -> Path:
     """Return the log of the rank of an attempt that failed first, as far as its logs tell.
 
     Of the last start of the ranks that is the one with a traceback that ended first: the others
-    fail, or are stopped, because of it.
+    fail, or are stopped, because of it. Without any it is that of the first rank that says
+    something.
     """
-    found = sorted(logs.rglob("*.stderr"))
+    found = sorted(logs.rglob("*.stderr"), key=_rank_of)
     last = max(map(_start_of, found), default=0)
-    return min(
-        (log for log in found if _start_of(log) == last),
-        key=lambda log: (_CRASH.search(last_traceback(log)) is None, last_write_s(log)),
-        default=logs / "rank-0.stderr",
-    )
+    ends = {log: last_traceback(log) for log in found if _start_of(log) == last}
+    crashed = [log for log, text in ends.items() if _CRASH.search(text)]
+    if crashed:
+        return min(crashed, key=last_write_s)
+    said = (log for log, text in ends.items() if text.strip())
+    return next(said, next(iter(ends), logs / "rank-0.stderr"))
+
+
+def _rank_of(log: Path) -> tuple[int, str]:
+    """Return the number at the end of a log's name, to sort logs by: rank 2 before rank 10."""
+    digits = re.search(r"[0-9]+$", log.stem)
+    return int(digits[0]) if digits else 0, log.name
 
 
 def _start_of(log: Path) -> int:
