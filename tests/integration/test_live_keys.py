@@ -171,7 +171,7 @@ def test_keys_go_over_the_points_of_mixes_of_hosts(page: Page, tmp_path: Path):
     made = run_here(tmp_path, *words)
     assert made.returncode == 0, made.stderr
     page.goto((tmp_path / "advice.html").as_uri())
-    expect(page.locator("#chart-mixes canvas")).to_be_visible()
+    expect(page.locator("#chart-mixes .u-wrap > canvas")).to_be_visible()
     drawn = json.loads(page.locator("#model-mixes").text_content() or "")
     groups = [
         (

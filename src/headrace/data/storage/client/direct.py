@@ -175,7 +175,7 @@ class DirectClient:
         async def fetch(store: ObjectStore) -> ObjectInfo:
             try:
                 return info_of(await obstore.head_async(store, key))
-            except BaseError as error:
+            except (BaseError, FileNotFoundError) as error:  # the client takes 405 for the latter
                 if self._location.kind != "http" or not is_refused(error):
                     raise
             # A signed URL is for GET alone, and some web servers answer nothing else. The body is
