@@ -7,7 +7,7 @@ import pytest
 
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.evidence import gather_evidence
-from headrace.observe.doctor.findings import Diagnosis
+from headrace.observe.doctor.findings import Cause, Diagnosis
 from headrace.observe.doctor.remedies import predict_without
 from headrace.observe.doctor.rules import batch_making
 from headrace.observe.whatif.measured_pipeline import BatchWork
@@ -299,3 +299,17 @@ def test_what_is_read_for_a_sample_is_unknown_where_samples_are():
         row["samples"] = -1
     unknown = diagnose(tables).findings[0]
     assert (unknown.rule, unknown.evidence["read_kb_per_sample"]) == ("slow-storage", None)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("encode.<locals>.<listcomp>.<genexpr>", "encode"),
+        ("Writer.add.<locals>.<genexpr>", "Writer.add"),
+        ("main.<locals>.<lambda> > itertools.py:chain", "main"),
+        ("outer.<locals>.inner.<locals>.<dictcomp>", "inner"),
+        ("<module>.<genexpr>", ""),
+    ],
+)
+def test_scopes_without_a_name_count_to_the_function_around_them(function: str, name: str):
+    assert Cause(file=SCRIPT, line=4, function=function).name == name

@@ -817,6 +817,34 @@ def test_what_follows_a_batch_need_not_be_the_model(kind: str):
     assert "compute-bound" not in rules
 
 
+@pytest.mark.parametrize("kind", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("source", "is_outside"),
+    [
+        ("from itertools import groupby\n\ndef encode(mask):\n    return runs(mask)\n", True),
+        ("import numpy as np\n\ndef encode(mask):\n    return mask.argmax()\n", True),
+        ("import torch\n\ndef encode(mask):\n    return mask.argmax()\n", False),
+        ("from .ops import F\n\ndef encode(mask):\n    return F.relu(mask)\n", False),
+        ("# of a tensor\n\ndef encode(mask):\n    return mask.argmax()\n", False),
+        ("", False),  # it is not there
+    ],
+)
+def test_code_of_files_that_say_nothing_of_tensors_is_outside_of_the_model(
+    kind: str, source: str, is_outside: bool, tmp_path: Path
+):
+    file = tmp_path / "rle.py"
+    if source:
+        file.write_text(source)
+    encodes = stack(LOOP, f"{SCRIPT}:70:add", f"{file}:4:encode")
+    _, rules = found(before_backward(encodes, stack(LOOP, CALLED), kind=kind))
+    assert ("time-outside-model" in rules) == is_outside
+    if is_outside:
+        cause = rules["time-outside-model"].cause
+        assert cause is not None
+        assert (cause.place, cause.function) == ("rle.py:4", "encode")
+    assert "time-outside-model" not in found(before_backward(encodes, kind=kind))[1]
+
+
 AUGMENTS = stack(LOOP, f"{SCRIPT}:90:augmented")
 ASKS = f"{TORCH}/utils/data/dataloader.py:700:__next__"
 

@@ -17,7 +17,7 @@ Bound = Literal["data", "compute", "sync", "copy", "rank", "other", "unknown"]
 RuleSet = Literal["headrace", "sagemaker"]
 RULE_SETS: tuple[RuleSet, ...] = ("headrace", "sagemaker")
 Fact: TypeAlias = float | int | str | None
-_UNNAMED_SCOPE = re.compile(r"(\.<locals>)?\.<(genexpr|(list|set|dict)comp|lambda)>$")
+_UNNAMED_SCOPE = re.compile(r"((\.<locals>)?\.<(genexpr|(list|set|dict)comp|lambda)>)+$")
 """Scopes without a name of their own count to the function around them."""
 
 

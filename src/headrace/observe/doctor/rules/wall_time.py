@@ -32,6 +32,7 @@ from headrace.observe.doctor.stack_samples import (
     is_sleep,
     runs_model,
     source_line,
+    source_lines_as_run,
 )
 from headrace.observe.doctor.step_frames import TRAINING_PHASES, frames_in_steps
 from headrace.observe.doctor.training_loader import TrainingLoader
@@ -417,8 +418,9 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     model for at least 10 % of the run's time after start-up, in lines that run no part of torch
     and do not wait for the device. What only some steps do is `step-outliers`. Before backward,
     and in inference after each batch, the model's own code counts as model, and so do lines that
-    may be its: only lines that call another library count there, those that sleep where modules are
-    seen to run besides, and all of a function that hands the loader's batches on. Hooks on tensors
+    may be its: only lines that call another library count there, those that sleep or are in files
+    that say nothing of tensors, where modules are seen to run besides, and all of a function that
+    hands the loader's batches on. Hooks on tensors
     and modules that torch calls in forward and backward, such as for histograms of gradients, are
     outside, too, but for what they do by torch's own functions. Where none of torch's optimizers
     steps, code that writes parameters by their gradients is the script's own, and no part of this.
@@ -542,10 +544,22 @@ _OTHER_MODEL = re.compile(r"^(onnxruntime|tensorrt|openvino|triton|tvm|jax|deeps
 """Libraries that run models otherwise than by torch's modules."""
 
 
+_COMPUTES_TENSORS = re.compile(r"torch|tensor|jax|cuda|triton|onnx|\bF\.|nn\.", re.IGNORECASE)
+"""What a file says that may hold parts of a model; native code of torch's has no frames."""
+
+
+def _is_of_other_file(sample: StackSample) -> bool:
+    """Return whether a sample is in a file of the user's, as it ran, in which no model can be."""
+    frame = sample.own_frame
+    lines = source_lines_as_run(frame.file, sample.ran_since_s) if frame.is_user else []
+    return bool(lines) and not any(map(_COMPUTES_TENSORS.search, lines))
+
+
 def _forward_outside(evidence: Evidence) -> Callable[[StackSample], bool]:
     """Return what tells that a sample before backward is none of the model, which may be any code.
 
-    A script may also sleep in place of a model: so that counts only besides one.
+    A script may also sleep in place of a model: so that counts only besides one. So does code of
+    files that say nothing of tensors, such as one that encodes the masks of a prediction.
     """
     forward = evidence.rank_samples_in(("forward",))
     model_ns = sum(sample.wall_ns for sample in forward if runs_model(sample))
@@ -556,6 +570,8 @@ def _forward_outside(evidence: Evidence) -> Callable[[StackSample], bool]:
             return False
         if is_sleep(sample):
             return has_model
+        if has_model and _is_of_other_file(sample):
+            return True
         return bool(sample.calls) or _NATIVE_CALL.search(source_line(sample)) is not None
 
     return is_outside
