@@ -101,3 +101,34 @@ def test_workers_off_the_cpu_for_others_are_said_to_wait_for_a_core():
     sentence = diagnose(tables).verdict.sentence
     assert "storage" not in sentence
     assert "other processes use" in sentence
+
+
+POOL_WAIT = stack(
+    WORKER_LOOP,
+    f"{AUGMENT}:12:decode_in_pool",
+    "/usr/lib/python3.11/threading.py:327:Condition.wait",
+)
+
+
+@pytest.mark.parametrize(
+    ("started_percent", "also", "others", "who"),
+    [
+        (120.0, (), 1.5, "Processes that the script itself starts take the cores"),
+        (30.0, (), 1.5, "Other jobs of the host take the cores"),
+        (120.0, ((POOL_WAIT, 0.2, 0.01),), 0.3, ""),  # batches wait for them: they are its own work
+    ],
+)
+def test_programs_that_a_script_starts_take_cores_as_others_do_unless_batches_wait_for_them(
+    started_percent: float, also: tuple[tuple[str, float, float], ...], others: float, who: str
+):
+    tables = crowded(0.5, 0.3, 0.3, also=also, **DISK)
+    tables.rows["loaders"][0]["workers"] = 32  # more would be no remedy
+    for tick in tables.system["t_ns"]:
+        tables.add("process_usage", t_ns=tick, pid=5000, cpu_percent=started_percent, threads=1)
+    evidence = gather_evidence(tables)
+    assert evidence.host.foreign_cores == pytest.approx(others, abs=0.05)
+    diagnosis = diagnose(tables)
+    if who:
+        assert "other processes use 1.5 of the host's 2 cores" in diagnosis.verdict.sentence
+        hows = [remedy.how for each in diagnosis.findings for remedy in each.remedies]
+        assert any(how.startswith(who) for how in hows)

@@ -23,6 +23,7 @@ from headrace.observe.doctor.samples_in_rows import samples_in_rows
 from headrace.observe.doctor.stack_samples import (
     UNKNOWN_FOLDERS,
     StackSample,
+    awaits_own_work_at_times,
     awaits_own_work_mostly,
     end_ns_of,
     making_part,
@@ -52,6 +53,7 @@ from headrace.observe.whatif.measured_pipeline import (
     read_host_usage,
     read_offload_stats,
     with_child_cpu,
+    with_children_as_others,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.sampler_time import sampler_ns_of_steps
@@ -310,6 +312,13 @@ class Evidence:
         return self.cores_short and not self.cores_full and lacks
 
     @property
+    def who_takes_cores(self) -> str:
+        """Who keeps the host's cores busy beside ranks and workers, to be read before "take"."""
+        if self.host.script_cores >= 0.5 * self.host.foreign_cores:
+            return "Processes that the script itself starts"
+        return "Other jobs of the host"
+
+    @property
     def core_pressure(self) -> dict[str, Fact]:
         """The share of time in which a thread lacked a core, as evidence; empty if unknown."""
         known = self.host.pressure
@@ -394,6 +403,14 @@ def severity_of(share: float) -> Severity:
     return "warning" if share >= WARNING else "info"
 
 
+_MUCH_OF_A_CORE = 0.25
+
+
+def _starts_other_programs(host: HostUsage, making: tuple[StackSample, ...]) -> bool:
+    """Return whether a script starts processes that take cores, and that no batch waits for."""
+    return host.child_cores >= _MUCH_OF_A_CORE and not awaits_own_work_at_times(making)
+
+
 def gather_evidence(tables: Tables) -> Evidence:
     """Return the evidence of a run."""
     all_steps = read_steps(tables, any_kind=True)
@@ -413,6 +430,8 @@ def gather_evidence(tables: Tables) -> Evidence:
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     samples_of = functools.partial(_making_samples, stacks, steps, since_s, folders)
     making = samples_of(loader)
+    if work is not None and _starts_other_programs(host, making):
+        host = with_children_as_others(host)
     joint = _joint_loaders(tables, steps, number, folders)
     measured = measure_from(
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload

@@ -426,14 +426,23 @@ def awaits_own_work(sample: StackSample) -> bool:
     return _WAIT.search(sample.frames[-1].module_file) is not None
 
 
-_MOSTLY = 0.5
+_MOSTLY, _AT_TIMES = 0.5, 0.05
 
 
 def awaits_own_work_mostly(samples: Iterable[StackSample]) -> bool:
     """Return whether most of the time of samples waits for threads, tasks or children."""
+    return _awaits_own_work_for(samples, _MOSTLY)
+
+
+def awaits_own_work_at_times(samples: Iterable[StackSample]) -> bool:
+    """Return whether more than a little of their time does."""
+    return _awaits_own_work_for(samples, _AT_TIMES)
+
+
+def _awaits_own_work_for(samples: Iterable[StackSample], share: float) -> bool:
     seen = tuple(samples)
     awaited = sum(sample.wall_ns for sample in seen if awaits_own_work(sample))
-    return awaited > _MOSTLY * sum(sample.wall_ns for sample in seen)
+    return awaited > share * sum(sample.wall_ns for sample in seen)
 
 
 def is_reading(sample: StackSample) -> bool:

@@ -49,6 +49,7 @@ class HostUsage:
     launched_cores: float = 0.0  # that the launcher may use: more where ranks are bound to fewer
     worker_cores: float = float("inf")  # that all workers are bound to, if fewer than `cores`
     pressure: float | None = None  # share of time in which a thread lacked a core; None: unknown
+    script_cores: float = 0.0  # of `foreign_cores`, used by programs that the script started
 
     @property
     def idle_cores(self) -> float | None:
@@ -553,6 +554,12 @@ def _calm_ns(waits_ns: Floats, workers: int) -> float:
     if len(waits_ns) < FEWEST_BATCHES:
         return 0.0
     return float(np.percentile(waits_ns, 50 if workers == 1 else 10))
+
+
+def with_children_as_others(host: HostUsage) -> HostUsage:
+    """Return a host on which the processes that ranks and workers started are other programs."""
+    foreign = host.foreign_cores + host.child_cores
+    return replace(host, foreign_cores=foreign, script_cores=host.child_cores, child_cores=0.0)
 
 
 def with_child_cpu(measured: MeasuredPipeline, host: HostUsage) -> MeasuredPipeline:

@@ -201,7 +201,7 @@ def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
         )
     elif evidence.others_fill_cores and not (evidence.workers_busy and _sleeps_mostly(evidence)):
         name, change = "own-cores", "cores of its own"
-        how = "Other jobs of the host take the cores: move those, or this one."
+        how = f"{evidence.who_takes_cores} take the cores: move those, or this one."
     how += " Half to all of the wait is taken to go."
     return (predicted_remedy(name, change, prediction, how),)
 
@@ -291,7 +291,7 @@ def _own_cores_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     if prediction is None:
         return ()
     how = (
-        "Other jobs of the host take the cores: move those, or this one. Waits for a core are "
+        f"{evidence.who_takes_cores} take the cores: move those, or this one. Waits for a core are "
         "taken to be half to a tenth as long then."
     )
     return (predicted_remedy("own-cores", "cores of its own", prediction, how),)

@@ -170,7 +170,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     gain, how = predict_without(evidence, excess), "Do it less often, or in the background."
     remedy = predicted_remedy("outliers", "no such steps", gain, how)
     if others:
-        how = "Other jobs of the host take the cores at times: move those, or this one."
+        how = f"{evidence.who_takes_cores} take the cores at times: move those, or this one."
         remedy = predicted_remedy("own-cores", "cores of its own", gain, how)
     lost = share * evidence.steps.total_seconds
     return evidence.finding(
