@@ -406,9 +406,14 @@ def severity_of(share: float) -> Severity:
 _MUCH_OF_A_CORE = 0.25
 
 
-def _starts_other_programs(host: HostUsage, making: tuple[StackSample, ...]) -> bool:
-    """Return whether a script starts processes that take cores, and that no batch waits for."""
-    return host.child_cores >= _MUCH_OF_A_CORE and not awaits_own_work_at_times(making)
+def _with_other_programs(
+    host: HostUsage, work: BatchWork | None, making: tuple[StackSample, ...]
+) -> HostUsage:
+    """Return a host where programs that the script starts are others, if no batch awaits them."""
+    is_little = host.child_cores < _MUCH_OF_A_CORE
+    if is_little or work is None or awaits_own_work_at_times(making):
+        return host
+    return with_children_as_others(host)
 
 
 def gather_evidence(tables: Tables) -> Evidence:
@@ -424,14 +429,12 @@ def gather_evidence(tables: Tables) -> Evidence:
     loader_columns = loader_rows(columns(tables, "loaders"), number, offload)
     work = read_batch_work(tables, number, steps.rows) if loader_columns is not None else None
     usage, processes = columns(tables, "process_usage"), columns(tables, "processes")
-    host = read_host_usage(tables, steps.span_ns)
     folders = read_code_folders(columns(tables, "code_folders"))
     loader = _described(tables, loader_columns, folders)
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     samples_of = functools.partial(_making_samples, stacks, steps, since_s, folders)
     making = samples_of(loader)
-    if work is not None and _starts_other_programs(host, making):
-        host = with_children_as_others(host)
+    host = _with_other_programs(read_host_usage(tables, steps.span_ns), work, making)
     joint = _joint_loaders(tables, steps, number, folders)
     measured = measure_from(
         steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, offload=offload
