@@ -61,7 +61,7 @@ def test_charts_alone_have_no_verdict_made(tmp_path: Path):
     folder.mkdir(exist_ok=True)
     target = folder / "target.json"
     target.unlink(missing_ok=True)
-    os.mkfifo(target)  # whoever makes a verdict with its page waits here
+    os.mkfifo(target)  # a process that makes a verdict with its page waits here
     app = LiveApp(tmp_path / "runs", idle_s=1.0)
     others = set(threading.enumerate())
     for chart in ("timeline", "heatmap", "timeline"):

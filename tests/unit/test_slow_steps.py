@@ -148,7 +148,9 @@ def test_what_waits_while_a_core_is_idle_waits_for_no_other_program():
     tables = interrupted(FORWARD, "forward")
     for row in tables.rows["slow_step_stacks"]:
         row["cpu_ns"] = 0  # as in a call to another machine
-    assert "while other processes take its cores" in outliers(tables).title
+    found = outliers(tables)
+    assert "while other processes take its cores" in found.title
+    assert found.remedies[0].how.startswith("Other jobs of the host")  # the script starts none
     tables.rows["hosts"][0]["cores"] = 4.0
     ticks = sorted({row["start_ns"] + row["wall_ns"] for row in tables.rows["steps"]})
     idle = dict.fromkeys([f"core_{number}_percent" for number in range(4)], [10.0] * len(ticks))

@@ -20,8 +20,8 @@ PARTS_FOLDER = ".parts"
 LAST_WRITTEN_FILE = f"system{PARQUET}"
 """The Parquet file that is written last."""
 FILE_MODE = 0o644
-"""Of files from which a live run is read. A run's folder is its user's alone; whoever it is opened
-to reads all that is in it, and takes its lock for a moment to see whether the run goes on."""
+"""Of files from which a live run is read. A run's folder is its user's alone; a user whom it
+is opened to reads all of it, and takes its lock for a moment to see whether the run goes on."""
 _ATTEMPT_PREFIX = "attempt-"
 
 

@@ -137,7 +137,7 @@ class SourceReader:
 
     def _given(self, ahead: _SampleAhead) -> Iterator[tuple[SourceSample, list[Future[bytes]]]]:
         yield ahead.sample, ahead.contents
-        self._measure(ahead)  # whoever got it has waited for its files
+        self._measure(ahead)  # the caller has waited for its files
 
     def _measure(self, ahead: _SampleAhead) -> None:
         if ahead.size_bytes is None and all(content.done() for content in ahead.contents):

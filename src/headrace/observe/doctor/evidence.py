@@ -314,7 +314,7 @@ class Evidence:
     @property
     def who_takes_cores(self) -> str:
         """Who keeps the host's cores busy beside ranks and workers, to be read before "take"."""
-        if self.host.script_cores >= 0.5 * self.host.foreign_cores:
+        if self.host.script_cores > 0.5 * self.host.foreign_cores:
             return "Processes that the script itself starts"
         return "Other jobs of the host"
 
