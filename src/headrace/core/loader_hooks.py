@@ -33,6 +33,9 @@ class LoaderObserver(Protocol):
     def fetch_raised(self, iterator: Any, began: Any, error: BaseException) -> None:
         """Note that a request for a batch raises an error: StopIteration if there is none."""
 
+    def fetch_unrecorded(self, iterator: Any, batch: Any) -> None:
+        """Note a batch for which `fetch_began` returned None, as of another thread."""
+
 
 class BatchObserver(Protocol):
     """Observes a process that makes batches: a worker, or a rank without workers."""

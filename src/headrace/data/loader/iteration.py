@@ -456,9 +456,13 @@ class BatchStream(Iterator[Any]):
     def __next__(self) -> Any:
         """Return the next batch; raises workers' errors, LoaderTimeoutError, StopIteration."""
         observer = LOADER_HOOKS.loaders
-        began = observer.fetch_began(self) if observer is not None else None
-        if observer is None or began is None:
+        if observer is None:
             return self._next()
+        began = observer.fetch_began(self)
+        if began is None:
+            batch = self._next()
+            observer.fetch_unrecorded(self, batch)
+            return batch
         try:
             batch = self._next()
         except BaseException as error:

@@ -11,6 +11,7 @@ from headrace.core.loader_hooks import LOADER_HOOKS
 from headrace.observe.probe.device_copies import COPY_OBSERVER
 from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
 from headrace.observe.probe.graph_replays import GRAPH_REPLAYS
+from headrace.observe.probe.handed_batches import HandedBatches
 from headrace.observe.probe.iterator_state import state_of
 from headrace.observe.probe.library_batches import (
     RecordedIterator,
@@ -24,6 +25,7 @@ from headrace.observe.probe.shared_batches import hook_collectives
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
 from headrace.observe.probe.step_hooks import hook_backward, hook_next, hook_optimizers
 
+_HANDED_BATCHES = HandedBatches(RANK_RECORDER)
 _EXIT_PRIORITY = 100
 """Of the finalizer at a process's end: it runs first, as later ones take time that is no step."""
 
@@ -34,6 +36,7 @@ def hook_rank() -> None:
     from torch.optim import optimizer
 
     RANK_RECORDER.grad_is_on = torch.is_grad_enabled
+    RANK_RECORDER.on_early_batch = _HANDED_BATCHES.recorded
     LOADER_REGISTRY.on_iterator = RANK_RECORDER.iterating
     COPY_OBSERVER.on_begin = RANK_RECORDER.copy_began
     COPY_OBSERVER.on_end = RANK_RECORDER.copy_ended
@@ -52,7 +55,7 @@ def hook_rank() -> None:
         hook_collectives(torch, RANK_RECORDER.collective),
     )
     LOADER_HOOKS.loaders = OwnLoaderObserver()
-    hook_next(RANK_RECORDER, RecordedIterator)
+    hook_next(RANK_RECORDER, RecordedIterator, _HANDED_BATCHES.taken)
     after_import("ray.data.iterator", hook_ray_data)
     after_import("accelerate.data_loader", hook_accelerate)
     atexit.register(RANK_RECORDER.close)
@@ -67,7 +70,8 @@ def hook_rank() -> None:
 
 def _hook_torch_loader(module: Any) -> None:
     LOADER_REGISTRY.hook_torch(module)
-    hook_next(RANK_RECORDER, module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
+    base = module._BaseDataLoaderIter  # noqa: SLF001 - of all torch iterators
+    hook_next(RANK_RECORDER, base, _HANDED_BATCHES.taken)
     time_queue_reads(module)  # last, because some versions of torch lack what it hooks
 
 
@@ -84,6 +88,7 @@ class OwnLoaderObserver:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
         self.fetch_ended = RANK_RECORDER.fetch_ended
         self.fetch_raised = RANK_RECORDER.fetch_raised
+        self.fetch_unrecorded = _HANDED_BATCHES.taken
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
         """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""

@@ -217,6 +217,11 @@ class TrainingThread:
         unknown = self._thread is None and get_ident() not in self._seen_threads
         return unknown or not self._under_way
 
+    def is_beside_training(self) -> bool:
+        """Return whether this is not the training thread: the main one, until one has trained."""
+        training = threading.main_thread().ident if self._thread is None else self._thread
+        return get_ident() != training
+
     def _is_in_backward(self) -> bool:
         """Return whether this is a thread of torch's that runs a backward of this rank.
 
@@ -265,10 +270,17 @@ def write_row(kind: RowKind, number: int, segment: Segment) -> None:
 
 
 class RankRecorder(TrainingThread):
-    """Records what the hooks of this process report."""
+    """Records what the hooks of this process report.
+
+    Attributes:
+        grad_is_on: Returns whether gradients are on in the calling thread.
+        on_early_batch: Gets batches that came before any thread has trained, with the state of
+            their iterator and their samples.
+    """
 
     def __init__(self) -> None:
-        self.grad_is_on: Callable[[], bool] = lambda: True  # in the calling thread
+        self.grad_is_on: Callable[[], bool] = lambda: True
+        self.on_early_batch: Callable[[IteratorState, object, int], object] = lambda *_: None
         super().__init__()
 
     def forked(self) -> None:
@@ -370,6 +382,8 @@ class RankRecorder(TrainingThread):
                 state.fetches = number + 1
             if read_ns > 0:
                 state.read_ns = state.read_cpu_ns = 0
+            if self._thread is None:
+                self.on_early_batch(state, batch, samples)
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
                 DEVICE_RECORDER.report(step_reports.device_fetch_ended, samples, ended, grad)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults

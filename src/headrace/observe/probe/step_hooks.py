@@ -37,16 +37,21 @@ from headrace.observe.probe.step_reports import (
     optimizer_ended,
 )
 
+OnBatch = Callable[[Any, object], object]
+"""Called with an iterator and a batch of it whose request is not recorded."""
 
-def hook_next(recorder: RankRecorder, iterator_class: Any) -> None:
+
+def hook_next(recorder: RankRecorder, iterator_class: Any, on_unrecorded: OnBatch) -> None:
     """Record the requests for batches of a class of iterators."""
     prepare_class(iterator_class)
-    iterator_class.__next__ = _new_next(recorder, iterator_class.__next__)
+    iterator_class.__next__ = _new_next(recorder, iterator_class.__next__, on_unrecorded)
     if "next" in vars(iterator_class):
         iterator_class.next = iterator_class.__next__
 
 
-def _new_next(recorder: RankRecorder, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _new_next(
+    recorder: RankRecorder, original: Callable[[Any], Any], on_unrecorded: OnBatch
+) -> Callable[[Any], Any]:
     """Return an iterator's `__next__` that is recorded."""
     waiting, grad_is_on = recorder.waiting, recorder.grad_is_on
     queue = waiting.append
@@ -74,8 +79,10 @@ def _new_next(recorder: RankRecorder, original: Callable[[Any], Any]) -> Callabl
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             began = None
-        if began is None:  # a part of another request, or not recorded
-            return original(self)
+        if began is None:  # a part of another request, of another thread, or not recorded
+            batch = original(self)
+            on_unrecorded(self, batch)
+            return batch
         try:
             batch = original(self)
         except BaseException as error:
