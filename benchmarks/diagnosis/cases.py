@@ -16,22 +16,27 @@ class Case:
     """A training script with one planted bottleneck, or with none.
 
     Attributes:
-        name: The script, without `.py`.
+        name: The script, without `.py`; of a project, its folder.
         style: How it is written.
         rule: The rule to be ranked first; None: healthy, so nothing serious may be found.
         also: Another rule that is as true.
         why: Why that one is as true.
         flags: Of `headrace run`.
         on_device: What is wrong with it shows on a CUDA device alone; elsewhere it is not run.
-        folder: Where the script is.
+        folder: Where the script is, or the folder of the project.
+        is_project: It is a folder of several files, whose `train.py` is run.
         arguments: Of the script; `{data}` stands for the folder of its data.
         needs: What it imports beyond what Headrace is developed with, as pip calls it; where that
             is missing it is not run.
-        at: The source lines at fault, where no comment marks them; each is in the script once.
-        within: Parts of names of functions or transforms at fault, where a library has them.
+        at: The source lines at fault, where no comment marks them; each is there once, in the
+            script or in all files of the project.
+        within: Parts of names of functions or transforms at fault, where a library has them, or
+            any of their lines may be named.
         removals: Arguments with which the bottleneck is gone, by the name of the remedy that
             predicts it, best first; `{n}` stands for the number of workers that it names.
         whole_run: The remedy is predicted for the time of the whole run, with its start.
+        ended_after_s: It hangs, and is ended by SIGTERM after these seconds; None: it ends by
+            itself.
     """
 
     name: str
@@ -42,30 +47,47 @@ class Case:
     flags: tuple[str, ...] = ()
     on_device: bool = False
     folder: Path = SCRIPTS
+    is_project: bool = False
     arguments: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
     removals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     whole_run: bool = False
+    ended_after_s: float | None = None
 
     @property
     def script(self) -> Path:
-        """The file."""
+        """The file that is run."""
+        if self.is_project:
+            return self.folder / self.name / "train.py"
         return self.folder / f"{self.name}.py"
 
     @property
-    def lines(self) -> frozenset[int]:
-        """The lines at fault: several where one statement or loop has several; may be empty."""
-        text = self.script.read_text(encoding="utf-8").splitlines()
-        stripped = [line.strip() for line in text]
+    def files(self) -> tuple[str, ...]:
+        """The script, or all files of the project, within `folder`: `project/models/net.py`."""
+        paths = sorted(self.script.parent.rglob("*.py")) if self.is_project else [self.script]
+        return tuple(path.relative_to(self.folder).as_posix() for path in paths)
+
+    @property
+    def lines(self) -> frozenset[str]:
+        """The lines at fault, each as file and number: `project/models/net.py:12`; may be empty.
+
+        There are several where one statement or loop has several.
+        """
+        stripped = {
+            f"{file}:{number}": line.strip()
+            for file in self.files
+            for number, line in enumerate(
+                (self.folder / file).read_text(encoding="utf-8").splitlines(), 1
+            )
+        }
+        found = list(stripped.values())
         for wanted in self.at:
-            if stripped.count(wanted) != 1:
-                raise ValueError(f"{self.script}: this line must be there once: {wanted}")
+            if found.count(wanted) != 1:
+                raise ValueError(f"{self.name}: this line must be there once: {wanted}")
         return frozenset(
-            number
-            for number, line in enumerate(stripped, 1)
-            if line.endswith(MARK) or line in self.at
+            place for place, line in stripped.items() if line.endswith(MARK) or line in self.at
         )
 
     @property

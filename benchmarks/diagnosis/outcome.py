@@ -71,9 +71,17 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The line that the first finding names: file and number; "" where none."""
+        """The line that the first finding names: file and number; "" where none.
+
+        A file of the case is named as in `Case.files`, so that two files of one name differ; of
+        another one, such as a library's, the name alone is given.
+        """
         cause = self._cause
-        return f"{Path(cause['file']).name}:{cause['line']}" if cause.get("line") else ""
+        if not cause.get("line"):
+            return ""
+        named = Path(cause["file"])
+        file = next((each for each in self.case.files if named.match(each)), named.name)
+        return f"{file}:{cause['line']}"
 
     @property
     def line_right(self) -> bool | None:
@@ -82,8 +90,7 @@ class Outcome:
         if not case.lines and not case.within:
             return None
         names = f"{cause.get('function', '')} {cause.get('transform', '')}"
-        here = self.line in {f"{case.script.name}:{line}" for line in case.lines}
-        return here or any(name in names for name in case.within)
+        return self.line in case.lines or any(name in names for name in case.within)
 
     @property
     def right(self) -> bool:

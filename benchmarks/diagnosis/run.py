@@ -3,6 +3,7 @@
     python benchmarks/diagnosis/run.py
     python benchmarks/diagnosis/run.py --suite unseen
     python benchmarks/diagnosis/run.py --suite real
+    python benchmarks/diagnosis/run.py --suite projects
     python benchmarks/diagnosis/run.py --suite real --truth
     python benchmarks/diagnosis/run.py --suite real --verdicts
     python benchmarks/diagnosis/run.py --suite real --keep FOLDER
@@ -18,9 +19,9 @@ doctor alone, prints what it says and writes nothing. `--keep` leaves the runs i
 rates that were measured, and `--again` asks the doctor about these once more, as after a change of
 its rules: it runs no script but those whose promise is another one now, and writes nothing.
 
-The scripts in `real` are in the styles that people publish, and some need libraries that Headrace
-is not developed with; where one is missing its scripts are not run, and listed as such. An
-environment for all of them, outside of the checkout:
+The scripts in `real` are in the styles that people publish, `projects` are some of several files,
+and some of both need libraries that Headrace is not developed with; where one is missing its
+scripts are not run, and listed as such. An environment for all of them, outside of the checkout:
 
     python -m venv /elsewhere/venv
     /elsewhere/venv/bin/pip install torch==2.14.1 torchvision==0.29.1 timm lightning accelerate
@@ -50,6 +51,7 @@ from cases import CASES, Case  # noqa: E402 - they stand beside this script
 from first_scores import add_first_score, read_first_scores  # noqa: E402 - as above
 from kept_runs import KeptRun, keep_run, read_kept_runs  # noqa: E402 - as above
 from outcome import Outcome  # noqa: E402 - as above
+from project_cases import PROJECTS  # noqa: E402 - as above
 from real_cases import REAL  # noqa: E402 - as above
 from real_data import make_data  # noqa: E402 - as above
 from step_scale import VARIABLE, step_scale  # noqa: E402 - as above
@@ -58,6 +60,7 @@ from truth import (  # noqa: E402 - as above
     measured_rates,
     missing,
     printed_rate,
+    run_hanging_script,
     run_script,
 )
 from unseen_cases import UNSEEN  # noqa: E402 - as above
@@ -105,6 +108,13 @@ host's cores, as on those that the scripts were written for: a fault that is har
 devices would else show on slow cores alone. With {VARIABLE}=1 its steps are as long as the scripts
 say.
 """
+OF_SEVERAL_FILES = """
+These are projects of several files, written from reports of public bugs and in public styles by
+someone who did not know the rules' code. The first score of each, from before anything was changed
+because of it, is kept in `benchmarks/diagnosis/first_scores.json`. A line at fault is in any of a
+project's files. The emulated device takes as long as the scripts say, on any host. One project
+hangs: it is ended by SIGTERM.
+"""
 REPEATED = f"""
 Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are repeated, up to
 {TRIES} times in all; the calmest one counts.
@@ -119,19 +129,27 @@ class Suite:
         title: Of the section of docs/diagnosis.md.
         cases: The scripts.
         about: How the scripts came about.
-        predictions: Whether predictions are compared with measurements, and first scores kept.
+        keeps_first_scores: Whether what the doctor said of each at first is kept.
+        predictions: Whether predictions are compared with measurements. For these the scripts'
+            data is made, and emulated steps are scaled to the speed of the host's cores.
     """
 
     title: str
     cases: tuple[Case, ...]
     about: str
+    keeps_first_scores: bool = False
     predictions: bool = False
 
 
 SUITES = {
     "scripts": Suite("Diagnosis", CASES, TUNED),
     "unseen": Suite("Scripts that the rules were not tuned on", UNSEEN, UNTUNED),
-    "real": Suite("Scripts in published styles", REAL, PUBLISHED, predictions=True),
+    "real": Suite(
+        "Scripts in published styles", REAL, PUBLISHED, keeps_first_scores=True, predictions=True
+    ),
+    "projects": Suite(
+        "Projects of several files", PROJECTS, OF_SEVERAL_FILES, keeps_first_scores=True
+    ),
 }
 
 
@@ -156,7 +174,7 @@ def main() -> None:
         for case in chosen:
             began = time.perf_counter()
             outcome = judged(case, number, data, options)
-            if suite.predictions and not (options.verdicts or options.again):
+            if suite.keeps_first_scores and not (options.verdicts or options.again):
                 add_first_score(case.name, outcome.score())
             outcomes.append(outcome)
             print(outcome.row(), flush=True)
@@ -304,8 +322,13 @@ def diagnosed(case: Case, keep: Path | None, number: str, data: Path | None) -> 
 def recorded(case: Case, folder: Path, data: Path | None) -> Outcome:
     """Run a script through `headrace run`, and return its diagnosis and the rate it printed."""
     run = ["run", "--run-dir", str(folder), *case.flags, str(case.script)]
-    done = run_script([*HEADRACE, *run, *case.script_arguments(data)], data)
-    rate = printed_rate(done.stdout, done.stderr)
+    command = [*HEADRACE, *run, *case.script_arguments(data)]
+    rate = None
+    if case.ended_after_s is not None:
+        run_hanging_script(command, data, case.ended_after_s)
+    else:
+        done = run_script(command, data)
+        rate = printed_rate(done.stdout, done.stderr)
     return outcome_of(case, diagnosis_of(case, folder), rate, folder)
 
 
@@ -358,6 +381,7 @@ def publish(
         *wrong_verdicts(outcomes),
         *equal_rules(suite),
         *(prediction_table(outcomes) if suite.predictions else []),
+        *(first_score_lines(suite) if suite.keeps_first_scores else []),
     ]
     rows = [
         *right_rows(outcomes, rounds),
@@ -392,17 +416,20 @@ def equal_rules(suite: Suite) -> list[str]:
 
 
 def prediction_table(outcomes: list[Outcome]) -> list[str]:
-    """Return what was predicted and measured, and how many first scores were right."""
-    first = read_first_scores()
-    right = [score["rule_right"] and score["line_right"] is not False for score in first.values()]
+    """Return what was predicted and measured."""
     return [
         "",
         "| script | applied | predicted | measured | error |",
         "|---|---|---|---|---|",
         *(outcome.prediction_row() for outcome in outcomes if outcome.case.removals),
-        "",
-        f"First scores: {sum(right)} of {len(right)} scripts right.",
     ]
+
+
+def first_score_lines(suite: Suite) -> list[str]:
+    """Return how many first scores of the suite's scripts were right."""
+    first = read_first_scores(case.name for case in suite.cases)
+    right = [score["rule_right"] and score["line_right"] is not False for score in first.values()]
+    return ["", f"First scores: {sum(right)} of {len(right)} scripts right."]
 
 
 def right_rows(outcomes: list[Outcome], rounds: int) -> list[Row]:

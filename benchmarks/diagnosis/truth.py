@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -88,6 +89,38 @@ def run_script(command: list[str], data: Path | None) -> subprocess.CompletedPro
     if done.returncode and not is_done:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{output[-4000:]}")
     return done
+
+
+def run_hanging_script(command: list[str], data: Path | None, ended_after_s: float) -> None:
+    """Run a script that hangs, and end it by SIGTERM.
+
+    Args:
+        command: With or without Headrace; its first process gets the signal.
+        data: The folder of its data.
+        ended_after_s: How long it runs.
+
+    Raises:
+        SystemExit: It ended by itself before that.
+        subprocess.TimeoutExpired: The signal did not end it.
+    """
+    # A file, as processes that outlive the first one would keep a pipe open.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=script_environment(data)
+        )
+        try:
+            process.wait(timeout=ended_after_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait(timeout=LONGEST_S)
+            return
+        finally:
+            process.kill()  # does nothing once it has ended
+        output.seek(0)
+        sys.exit(
+            f"{' '.join(command)} was to hang, and ended with {process.returncode}:\n"
+            f"{output.read()[-4000:]}"
+        )
 
 
 def printed_rate(stdout: str, stderr: str) -> float | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import sys
 import tokenize
 
 import first_scores
 import pytest
-from cases import CASES, Case
+from cases import CASES, MARK, Case
 from outcome import Outcome
+from project_cases import PROJECTS
 from real_cases import REAL
-from truth import own_rate, script_environment
+from truth import own_rate, run_hanging_script, script_environment
 from unseen_cases import UNSEEN
 
-ALL = (*CASES, *UNSEEN, *REAL)
+ALL = (*CASES, *UNSEEN, *REAL, *PROJECTS)
 BOUND = Case(
     name="dcgan",
     style="",
@@ -44,7 +46,9 @@ def outcome(case, *findings, measured=None):
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_a_case_has_its_script_and_the_lines_at_fault_are_in_it(case):
-    ast.parse(case.script.read_text())
+    for file in case.files:
+        ast.parse((case.folder / file).read_text())
+    assert case.script.is_file()
     assert case.rule is not None or not (case.lines or case.within or case.removals)
 
 
@@ -55,6 +59,15 @@ def test_names_are_unique_and_the_published_styles_are_at_least_twenty():
     assert {path.stem for path in REAL[0].script.parent.glob("*.py")} == {
         case.name for case in REAL
     }
+
+
+def test_every_project_has_a_case_and_its_files_do_not_mark_the_fault():
+    folder = PROJECTS[0].folder
+    assert {path.name for path in folder.iterdir()} == {case.name for case in PROJECTS}
+    marked = [
+        file for case in PROJECTS for file in case.files if MARK in (folder / file).read_text()
+    ]
+    assert marked == []
 
 
 def test_no_published_script_says_where_its_fault_is():
@@ -69,6 +82,36 @@ def test_a_line_that_is_in_the_script_twice_or_never_is_refused(tmp_path):
     for line in ("slow()", "fast()"):
         with pytest.raises(ValueError, match="must be there once"):
             _ = Case(name="two", style="", rule="x", folder=tmp_path, at=(line,)).lines
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "shop" / "models").mkdir(parents=True)
+    (tmp_path / "shop" / "train.py").write_text("import models.train\n")
+    (tmp_path / "shop" / "models" / "train.py").write_text("def train():\n    slow()\n")
+    return Case(name="shop", style="", rule="x", folder=tmp_path, is_project=True, at=("slow()",))
+
+
+def test_the_line_of_a_project_is_in_one_of_its_files(project, tmp_path):
+    assert project.script == tmp_path / "shop" / "train.py"
+    assert project.lines == {"shop/models/train.py:2"}
+    (tmp_path / "shop" / "models" / "other.py").write_text("slow()\n")
+    with pytest.raises(ValueError, match="must be there once"):
+        _ = project.lines
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "right"),
+    [
+        ("shop/models/train.py", "shop/models/train.py:2", True),
+        ("shop/train.py", "shop/train.py:2", False),
+        ("library/models/train.py", "train.py:2", False),
+    ],
+)
+def test_files_of_one_name_differ_by_their_folders(project, file, line, right):
+    found = outcome(project, finding("x", file=f"/elsewhere/{file}", line=2))
+    assert found.line == line
+    assert found.line_right is right
 
 
 @pytest.mark.parametrize(
@@ -119,7 +162,8 @@ def test_a_first_score_stays(tmp_path, monkeypatch):
     first_scores.add_first_score("nanogpt", {"rule_right": False})
     first_scores.add_first_score("nanogpt", {"rule_right": True})
     first_scores.add_first_score("dcgan", {"rule_right": True})
-    kept = first_scores.read_first_scores()
+    first_scores.add_first_score("shop", {"rule_right": True})
+    kept = first_scores.read_first_scores(["nanogpt", "dcgan", "simclr"])
     assert {name: score["rule_right"] for name, score in kept.items()} == {
         "nanogpt": False,
         "dcgan": True,
@@ -138,6 +182,17 @@ def test_the_rate_is_the_last_one_that_a_script_prints(tmp_path):
     (tmp_path / "silent.py").write_text("")
     with pytest.raises(SystemExit, match="printed no rate"):
         own_rate(silent, None)
+
+
+def test_a_script_that_hangs_is_ended():
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    run_hanging_script(command, None, ended_after_s=0.1)
+
+
+def test_a_script_that_was_to_hang_and_did_not_is_an_error():
+    command = [sys.executable, "-c", "print('no fault here'); raise SystemExit(3)"]
+    with pytest.raises(SystemExit, match="ended with 3:\nno fault here"):
+        run_hanging_script(command, None, ended_after_s=120.0)
 
 
 def test_a_script_gets_the_folder_of_its_data_and_what_removes_its_fault(tmp_path):

@@ -1,0 +1,3 @@
+from .gallery import Gallery
+
+__all__ = ["Gallery"]

@@ -1,0 +1,3 @@
+from .coco import CocoWriter
+
+__all__ = ["CocoWriter"]

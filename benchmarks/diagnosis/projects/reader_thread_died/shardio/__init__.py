@@ -1,0 +1,3 @@
+from .stream import ShardStream
+
+__all__ = ["ShardStream"]

@@ -1,0 +1,3 @@
+from .recipe import Recipe
+
+__all__ = ["Recipe"]
