@@ -36,6 +36,7 @@ from services.object_servers import WebHandler, object_server
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
 WORKERS = ("1", "1 keep", "0")  # of taken.py
+HANDED = ("queue", "future", "two", "polled", "own", "unworked")  # of handed.py
 # The thread that trains changes after the first; of the next, whose steps nobody counts, one passes
 # until that is seen.
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")
@@ -72,6 +73,7 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
             *([name] for name in (*FIRST_STYLES, *PLAIN_STYLES)),
             *([advised(folder, name)] for name in ADVISED),
             *(["taken", *workers.split()] for workers in WORKERS),
+            *(["handed", way] for way in HANDED),
             ["remote_shards", url],
             ["streamed", folder / "a.tar"],
             ["trainer", folder / "out"],
@@ -87,7 +89,8 @@ def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def part(styles: Run) -> Look:
     taken = [f"taken {workers}" for workers in WORKERS]
     again = [f"advised {name}" for name in ADVISED]
-    return looks(styles, [*FIRST_STYLES, *PLAIN_STYLES, *again, *taken, *LAST_STYLES])
+    handed = [f"handed {way}" for way in HANDED]
+    return looks(styles, [*FIRST_STYLES, *PLAIN_STYLES, *again, *taken, *handed, *LAST_STYLES])
 
 
 def advised(folder: Path, name: str) -> Path:
@@ -343,6 +346,32 @@ def test_each_batch_is_taken_once_and_waiting_for_it_does_not_count(part: Look, 
 def test_without_workers_nothing_is_taken(part: Look):
     found = taken(part("taken 0"))
     assert {(row["receive_ns"], row["receive_cpu_ns"]) for row in found} == {(-1, -1)}
+
+
+@pytest.mark.parametrize("way", HANDED)
+def test_batches_that_another_thread_takes_are_those_of_the_loader(part: Look, way: str):
+    run = part(f"handed {way}")
+    fetches = [row for row in run.rows("fetches") if not row["ended"]]
+    first = min(row["epoch"] for row in fetches)  # all ways have one loader, made at one line
+    taken = {(row["loader"], row["epoch"] - first, row["batch"]) for row in fetches}
+    every = {(0, epoch, batch) for epoch in range(2) for batch in range(6)}
+    # Before the first one came, nobody knew that batches come this way.
+    assert every - {(0, 0, 0)} <= taken <= every
+    assert len(taken) == len(fetches)
+    assert all(row["ready"] >= 0 for row in fetches)
+    steps = run.steps("train")
+    assert [(row["loader"], row["samples"]) for row in steps[-5:]] == [(0, 4)] * 5
+    assert sum(row["data_wait_ns"] for row in steps) > 0
+
+
+def test_batches_of_a_thread_that_began_before_any_other_trained(tmp_path: Path):
+    run = record(tmp_path, "handed", "queue")
+    check(run)
+    steps = run.steps("train")
+    # In the first epoch it keeps the queue's method as it was before a batch had come.
+    assert [(row["loader"], row["samples"]) for row in steps[-6:]] == [(0, 4)] * 6
+    numbers = [(row["epoch"], row["batch"]) for row in run.rows("fetches") if row["batch"] >= 0]
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_ranks_that_a_script_starts_itself(tmp_path: Path):

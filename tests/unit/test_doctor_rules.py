@@ -119,6 +119,31 @@ def test_memory_that_grows_all_the_time(mb_a_second: int, fires: bool):
     assert finding is None or "tracemalloc" in finding.remedies[0].how
 
 
+@pytest.mark.parametrize(
+    ("seconds", "held_mb", "grown_mb", "severity"),
+    [
+        (12, 400, 160, "info"),  # 80 MiB in the half that is looked at: caches may do that
+        (12, 200, 400, "serious"),
+        (12, 8000, 1200, "serious"),
+        (80, 400, 160, "serious"),
+    ],
+)
+def test_growth_that_may_settle_yet_is_information(
+    seconds: int, held_mb: int, grown_mb: int, severity: str
+):
+    tables = play(healthy(batches=90 * seconds))
+    pid = tables.rows["processes"][0]["pid"]
+    tables.rows["process_usage"] = []
+    end_ns = max(tables.system["t_ns"])
+    for t_ns in tables.system["t_ns"]:
+        held = int(2**20 * (held_mb + grown_mb * t_ns / end_ns))
+        tables.add("process_usage", t_ns=t_ns, pid=pid, resident_bytes=held)
+    finding = found(tables, "memory-growth")
+    assert finding is not None
+    assert finding.severity == severity
+    assert ("grew by" in finding.title) == (severity == "info")
+
+
 LEAKING = """
 import torch
 

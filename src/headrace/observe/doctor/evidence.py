@@ -41,7 +41,12 @@ from headrace.observe.whatif.joint_loaders import (
     least_period_ns,
     read_joint_loaders,
 )
-from headrace.observe.whatif.loaders_in_turn import fed_by, main_loader, speedup_of_part
+from headrace.observe.whatif.loaders_in_turn import (
+    fed_by,
+    is_made_by_thread,
+    main_loader,
+    speedup_of_part,
+)
 from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
@@ -506,7 +511,9 @@ def _described(
 ) -> TrainingLoader | None:
     if loader is None:
         return None
-    return training_loader(loader, columns(tables, "library_loaders"), folders)
+    found = training_loader(loader, columns(tables, "library_loaders"), folders)
+    by_thread = is_made_by_thread(columns(tables, "fetches"), found.number, found.workers)
+    return replace(found, by_thread=by_thread)
 
 
 def _rank_samples(
@@ -566,7 +573,7 @@ def _stacks_in_steps(stacks: Columns, steps: TrainSteps) -> Columns:
 
 
 def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
-    if loader is None:
+    if loader is None or loader.by_thread:  # of that no stacks are recorded
         return np.zeros(stacks.count, dtype=np.bool_)
     phase = stacks["phase"]
     if loader.workers == 0:  # the rank makes its batches while it waits for them

@@ -38,6 +38,7 @@ class TrainingLoader:
     line: int
     constructed: int  # how often, by each rank
     created_ns: int  # when first
+    by_thread: bool = False  # a thread of the script's own makes its batches, not the training one
     library: str = ""  # that constructs it; empty where the script's own line does
     library_file: str = ""
     library_line: int = 0

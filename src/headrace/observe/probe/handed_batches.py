@@ -3,8 +3,7 @@
 As background generators do by a queue, and pools of threads, which are asked for the next batch, by
 a future. The training thread then waits for the queue or the future, and not in the loader's
 iterator: each such wait is recorded as its request for a batch of that loader. Nothing is hooked
-before such a thread takes a batch. From then on a queue's items are counted, so that the one that
-is got is known by its place.
+before such a thread takes a batch.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 import functools
 import queue
 import sys
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import get_ident
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from headrace.core.warning_frames import skipped_by_warnings
@@ -25,7 +24,9 @@ from headrace.observe.probe.rank_recorder import FetchBegan, RankRecorder
 from headrace.observe.probe.recording_session import guarded
 
 _ATTRIBUTE = "_headrace_batches"
-"""Of queues, the batches that wait in them; of futures, the batch that they bring."""
+"""Of queues, the batches in them; of futures, the batch that they bring."""
+_Place = tuple[object, int]
+"""Code, and a line of it, that asks futures for batches."""
 
 
 class HandedBatch(NamedTuple):
@@ -61,7 +62,7 @@ class HandedIterator:
 
     Attributes:
         batch_samples: The samples of the batch that came last.
-        waiting: How many batches wait for the training thread.
+        waiting: How many batches waited as the training thread asked for one.
     """
 
     def __init__(self, loader: int) -> None:
@@ -87,12 +88,16 @@ def _waiting(iterator: HandedIterator) -> int:
     return iterator.waiting
 
 
-class _QueuedBatches:
-    """What waits in a queue, in its order: batches, and None for what is none."""
+_Request = tuple[HandedIterator, FetchBegan]
+"""A request of the training thread's for a batch: of which loader, and what `fetch_ended` needs."""
 
-    def __init__(self, iterator: HandedIterator, others: int) -> None:
+
+class _QueuedBatches:
+    """The batches in a queue, by the identity of the item that each is in."""
+
+    def __init__(self, iterator: HandedIterator) -> None:
         self.iterator = iterator  # of the batch that was put last
-        self.items: deque[HandedBatch | None] = deque([None] * others)
+        self.by_item: dict[int, HandedBatch] = {}
 
 
 class HandedBatches:
@@ -102,7 +107,7 @@ class HandedBatches:
         self._recorder = recorder
         self._taken: dict[int, HandedBatch] = {}  # by the thread that has not handed it on yet
         self._iterators: dict[int, HandedIterator] = {}  # by loader
-        self._places: dict[tuple[object, int], HandedIterator] = {}  # that got batches of futures
+        self._places: dict[_Place, HandedIterator] = {}  # that have got batches of futures
         self._is_hooked = False
 
     @guarded
@@ -159,24 +164,25 @@ class HandedBatches:
 
     @guarded
     def puts(self, of_queue: Any, item: object) -> _QueuedBatches | None:
-        """Note that an item is about to be put in a queue; None: it is not one with batches."""
+        """Note that an item is about to be put in a queue, and return the batches there.
+
+        None: it is no batch.
+        """
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
         batch = self._handed_on(item)
-        if batch is not None:
-            iterator = self._iterators[batch.loader]
-            if queued is None:
-                queued = of_queue.__dict__[_ATTRIBUTE] = _QueuedBatches(iterator, of_queue.qsize())
-            queued.iterator = iterator
-        if queued is not None:
-            queued.items.append(batch)
+        if batch is None:
+            return None
+        iterator = self._iterator_of(batch)
+        if queued is None:
+            queued = of_queue.__dict__[_ATTRIBUTE] = _QueuedBatches(iterator)
+        queued.iterator, queued.by_item[id(item)] = iterator, batch
         return queued
 
     @guarded
     def not_put(self, queued: _QueuedBatches | None, item: object) -> None:
         """Note that the queue did not take it; the thread may try again."""
-        batch = None if queued is None else queued.items.pop()
+        batch = None if queued is None else queued.by_item.pop(id(item), None)
         if batch is not None:
-            self._iterators[batch.loader].waiting -= 1
             self._taken[get_ident()] = batch._replace(identity=id(item))
 
     def _handed_on(self, item: object) -> HandedBatch | None:
@@ -185,61 +191,75 @@ class HandedBatches:
         if batch is None or not self._recorder.is_beside_training() or not batch.is_in(item):
             return None
         del self._taken[get_ident()]
-        self._iterators.setdefault(batch.loader, HandedIterator(batch.loader)).waiting += 1
         return batch
+
+    def _iterator_of(self, batch: HandedBatch) -> HandedIterator:
+        if batch.loader not in self._iterators:
+            self._iterators[batch.loader] = HandedIterator(batch.loader)
+        return self._iterators[batch.loader]
 
     def _getting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         @skipped_by_warnings
         def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-            queued: _QueuedBatches | None = self.__dict__.get(_ATTRIBUTE)
-            if queued is None:
-                return original(self, *args, **kwargs)
-            iterator = queued.iterator
-            began = handed.began(iterator)
+            began_ns, waiting = monotonic_ns(), self.qsize()
+            request = handed.requested_of_queue(self, waiting)
             try:
                 item = original(self, *args, **kwargs)
             except BaseException as error:
-                handed.raised(iterator, began, error)
+                handed.raised(request, error)
                 raise
-            handed.got(iterator, began, queued.items.popleft() if queued.items else None, item)
+            handed.got_from_queue(self, request or (began_ns, waiting), item)
             return item
 
         handed = self
         return get
 
     @guarded
-    def began(self, iterator: HandedIterator) -> FetchBegan | None:
-        """Record that the training thread begins to wait; None: this is another one."""
-        return None if self._recorder.is_beside_training() else self._recorder.fetch_began(iterator)
+    def requested_of_queue(self, of_queue: Any, waiting: int) -> _Request | None:
+        """Record that a queue with batches is asked for one; None: not by the training thread."""
+        queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
+        return None if queued is None else self._requested(queued.iterator, waiting)
+
+    def _requested(
+        self, iterator: HandedIterator, waiting: int, at_ns: int | None = None
+    ) -> _Request | None:
+        if self._recorder.is_beside_training():
+            return None
+        iterator.waiting = waiting
+        began = self._recorder.fetch_began(iterator, at_ns)
+        return None if began is None else (iterator, began)
 
     @guarded
-    def raised(
-        self, iterator: HandedIterator, began: FetchBegan | None, error: BaseException
-    ) -> None:
-        """Record that such a wait ended with an error, as that a queue is still empty."""
-        if began is not None:
-            self._recorder.fetch_raised(iterator, began, error)
+    def raised(self, request: _Request | None, error: BaseException) -> None:
+        """Record that a request ended with an error, as that a queue is still empty."""
+        if request is not None:
+            self._recorder.fetch_raised(*request, error)
 
     @guarded
-    def got(
-        self,
-        iterator: HandedIterator,
-        began: FetchBegan | None,
-        batch: HandedBatch | None,
-        item: object,
+    def got_from_queue(
+        self, of_queue: Any, request: _Request | tuple[int, int], item: object
     ) -> None:
-        """Record that a thread has got what was handed on to it.
+        """Record what a queue has brought.
 
         Args:
-            iterator: Of the loader that the request seemed to be for.
-            began: The request, if the training thread's.
-            batch: What it has got; None: no batch, such as a mark of the end.
-            item: The object.
+            of_queue: The queue.
+            request: As it was recorded; or where it was not, when it began, and how many items
+                waited: whether a queue brings batches is known once the first one has come.
+            item: What has come.
         """
-        if batch is not None:
-            self._iterators[batch.loader].waiting -= 1
-        if began is not None:
+        queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
+        batch = None if queued is None else queued.by_item.pop(id(item), None)
+        if isinstance(request[0], HandedIterator):
+            self._got(request, batch, item)
+        elif batch is not None:
+            began_ns, waiting = request
+            self._got(self._requested(self._iterator_of(batch), waiting, began_ns), batch, item)
+
+    def _got(self, request: _Request | None, batch: HandedBatch | None, item: object) -> None:
+        """Record what has come; None for `batch`: none, such as a mark of the end."""
+        if request is not None:
+            iterator, began = request
             iterator.came(batch)
             self._recorder.fetch_ended(iterator, began, item, ended=batch is None)
         elif batch is not None and self._recorder.is_beside_training():  # hands it on itself
@@ -267,40 +287,37 @@ class HandedBatches:
         def result(self: Any, *args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe is the same
             place = (caller.f_code, caller.f_lineno)
-            iterator = handed.iterator_of_future(self, place)
-            began = None if iterator is None else handed.began(iterator)
+            request = handed.requested_of_future(self, place)
             try:
                 value = original(self, *args, **kwargs)
             except BaseException as error:
-                if iterator is not None:
-                    handed.raised(iterator, began, error)
+                handed.raised(request, error)
                 raise
-            handed.resulted(self, place, (iterator, began), value)
+            handed.got_from_future(self, place, request, value)
             return value
 
         handed = self
         return result
 
     @guarded
-    def iterator_of_future(self, future: Any, place: tuple[object, int]) -> HandedIterator | None:
-        """Return of which loader a future has a batch, or will have, as its place's last one."""
+    def requested_of_future(self, future: Any, place: _Place) -> _Request | None:
+        """Record that a future is asked for its result; None: it is none of interest.
+
+        One that is not done is taken for a batch if the last one was that this place has got.
+        """
         batch: HandedBatch | None = future.__dict__.get(_ATTRIBUTE)
+        is_done = future.done()
         if batch is not None:
-            return self._iterators[batch.loader]
-        return None if future.done() else self._places.get(place)
+            return self._requested(self._iterator_of(batch), int(is_done))
+        iterator = None if is_done else self._places.get(place)
+        return None if iterator is None else self._requested(iterator, 0)
 
     @guarded
-    def resulted(
-        self,
-        future: Any,
-        place: tuple[object, int],
-        request: tuple[HandedIterator | None, FetchBegan | None],
-        value: object,
+    def got_from_future(
+        self, future: Any, place: _Place, request: _Request | None, value: object
     ) -> None:
-        """Record what a future has brought, and whether its place gets batches."""
+        """Record what a future has brought, and that it does so for this place."""
         batch: HandedBatch | None = future.__dict__.pop(_ATTRIBUTE, None)
-        iterator, began = request
         if batch is not None:
-            iterator = self._places[place] = self._iterators[batch.loader]
-        if iterator is not None:
-            self.got(iterator, began, batch, value)
+            self._places[place] = self._iterator_of(batch)
+        self._got(request, batch, value)

@@ -308,10 +308,11 @@ class RankRecorder(TrainingThread):
         else:
             self._report(step_reports.ITERATOR_ENDED)
 
-    def fetch_began(self, iterator: Any) -> FetchBegan | None:
+    def fetch_began(self, iterator: Any, at_ns: int | None = None) -> FetchBegan | None:
         """Record a request for a batch; return what `fetch_ended` needs, None if it is nested.
 
-        The iterator has a state, or its class is prepared for one: see `prepare_class`.
+        The iterator has a state, or its class is prepared for one: see `prepare_class`. The request
+        is made now, or was at `at_ns`, since when the thread has waited.
         """
         try:
             follows_step = self._follows_step()
@@ -335,7 +336,7 @@ class RankRecorder(TrainingThread):
             grad = follows_step or self.grad_is_on()
             if self._has_more_to_do and not DEVICE_RECORDER.absent:
                 DEVICE_RECORDER.report(step_reports.fetch_began, loader, grad)
-            at_ns = monotonic_ns()
+            at_ns = at_ns or monotonic_ns()
             self._queue((step_reports.fetch_began, at_ns, loader, grad))
             if self._entered_for is not state and not self._has_more_to_do:
                 self._enter_fast_path(state)

@@ -91,3 +91,11 @@ def speedup_of_part(whole: float, part: float) -> float:
     """Return the speed-up of a part of the steps, by that of all: see `speedup_of_all`."""
     left = 1.0 / max(whole, 1e-9) - (1.0 - part)
     return part / max(left, 1e-9)
+
+
+def is_made_by_thread(fetches: Columns, loader: int, workers: int) -> bool:
+    """Return whether a thread of the script's makes a loader's batches, which has no workers.
+
+    Such as a background generator does, that hands them on: then batches are seen to wait.
+    """
+    return not workers and bool((fetches.having(loader=loader)["ready"] >= 0).any())

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
 from headrace.observe.whatif.hosts import of_host, processes_on, training_host
-from headrace.observe.whatif.loaders_in_turn import fed_by, main_loader
+from headrace.observe.whatif.loaders_in_turn import fed_by, is_made_by_thread, main_loader
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -365,6 +365,7 @@ class MeasuredPipeline:
     begins: EpochBegins = EpochBegins()
     least_period_ns: float = 0.0  # of a batch, as long as other loaders of the steps do not change
     part: float = 1.0  # of the time of all steps, if loaders feed them in turn: see `fed_by`
+    by_thread: bool = False  # the pipeline's one worker is a thread of the script's own
 
 
 def read_batch_work(tables: Tables, loader: int, during: Columns | None = None) -> BatchWork | None:
@@ -436,6 +437,8 @@ def measure_from(
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
         return None
     batches, workers = steady.batches, int(loader["workers"][0])
+    in_rank, by_thread = not workers, is_made_by_thread(fetches, int(loader["loader"][0]), workers)
+    workers = max(workers, int(by_thread))
     shares = work.shares(loader, fetches) if offload is None else None
     sharing, busiest = workers, 0.0
     if shares and shares.unequal:
@@ -454,7 +457,7 @@ def measure_from(
     cpu = np.minimum(work.column("cpu_ns"), service)
     demand = np.maximum(work.column("process_cpu_ns"), cpu)
     ranks, remote = host.ranks, offload or OffloadStats()
-    other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
+    other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=in_rank)
     return MeasuredPipeline(
         pipeline=Pipeline(
             workers=sharing,
@@ -482,6 +485,7 @@ def measure_from(
         auxiliary_factor=remote.making_ns / float(service.mean()) if remote.workers else 1.0,
         begins=_epoch_begins(steps, float(service.mean())),
         part=steps.part,
+        by_thread=by_thread,
     )
 
 

@@ -106,6 +106,9 @@ workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less.
 _START_NS = (60e6, 5e6)
 """Time by which a forked worker's first batch is later than its others, at most and at least: it
 took 6 ms where the rank had imported all that it needs, and 58 ms where it had not."""
+_SWITCH_NS = 5e6
+"""What the training thread waits for the interpreter in a step, at most, if a thread beside it
+makes batches in Python: such a thread gives it away every 5 ms (`sys.getswitchinterval`)."""
 _RECEIVE_NS = 3e6
 """CPU time here for a batch from another host: a proxy process took 3.2 ms for 9.6 MB."""
 _AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
@@ -299,13 +302,15 @@ def with_workers(
     change = PipelineChange(
         workers=count, is_of_all_loaders=True, cores=cores, ranks=ranks, cpu_factor=1.0 / core_speed
     )
-    if simulator.measured.pipeline.workers:
+    if simulator.measured.pipeline.workers and not simulator.measured.by_thread:
         return simulator.predict(change)
     # Without workers so far, the costs of starting them and of reading batches are assumptions.
     least, most = (
         replace(change, consume_saved_ns=-handoff, consume_cpu_added_ns=handoff, start_ns=start)
         for handoff, start in zip(_HANDOFF_NS, _START_NS, strict=True)
     )
+    if simulator.measured.by_thread:
+        most = replace(most, consume_saved_ns=most.consume_saved_ns + _SWITCH_NS)
     return simulator.predict(least, most)
 
 

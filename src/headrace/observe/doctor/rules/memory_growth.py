@@ -25,6 +25,9 @@ from headrace.observe.whatif.tables import Columns, Floats
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
+_LONG_S, _LARGE_SHARE, _LARGE_BYTES = 30.0, 0.25, 256 * 2**20
+"""Growth that was watched for less than this time may still settle, as that of caches, unless it is
+so large a share of the memory, or so many bytes."""
 _WHOLE_RUN_SHARE, _PHASES = 0.9, 2
 """A function sampled in this share of a rank's time, and in several phases, holds its loop."""
 
@@ -45,8 +48,9 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
 
     Fires where a straight line explains at least 90 % of the variance of memory in use over the
     second half of the steps, and it grows there by at least 64 MiB and 2 % of its mean: caches
-    and allocators settle in the first half. Other processes on the host do not count, nor do
-    pages of mapped files: the kernel reclaims those.
+    and allocators settle in the first half. In a short run they may take longer: growth of less
+    than 30 s, of less than a quarter of the memory and 256 MiB, is information. Other processes on
+    the host do not count, nor do pages of mapped files: the kernel reclaims those.
 
     No stack shows the line that stores what others allocate, as storing takes no time. The
     source of the functions that ran meanwhile shows which of them add to something and never
@@ -58,7 +62,7 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     begin, end = evidence.steps.span_ns
     middle = (begin + end) // 2
     growing = [
-        (rate, number, float(seconds[-1]), owner)
+        (rate, number, float(seconds[-1]), float(used[half][-1]), owner)
         for number, (owner, t_ns, used) in enumerate(_series(evidence))
         if (half := (t_ns >= middle) & (t_ns <= end)).sum() >= _FEWEST_ROWS
         and (seconds := (t_ns[half] - t_ns[half][0]) / 1e9)[-1] > 0
@@ -66,7 +70,7 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     ]
     if not growing:
         return None
-    rate, _, watched_s, owner = max(growing, key=lambda each: each[:2])
+    rate, _, watched_s, held, owner = max(growing, key=lambda each: each[:2])
     seen = _samples_since(evidence, owner, middle)
     what, cause = _likely_leak(seen, holds_loop=owner.worker < 0) or ("", None)
     newer = sorted(_newer_files(seen)) if cause is None else []
@@ -74,13 +78,17 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     certainty = "likely, told by the source" if cause is not None else "not found"
     if newer:
         certainty = f"not looked for: {', '.join(newer)} changed since"
+    may_settle = watched_s < _LONG_S and rate * watched_s < min(_LARGE_SHARE * held, _LARGE_BYTES)
+    growth = f"grows by {rate * 60 / 2**20:,.0f} MiB a minute"
+    if may_settle:
+        growth = f"grew by {rate * watched_s / 2**20:,.0f} MiB in {watched_s:.0f} s"
     return evidence.finding(
-        f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
+        f"memory of {owner.name} {growth}{where}",
         0.0,
         {"growth_mb_per_min": rate * 60 / 1e6, "watched_s": watched_s, "line_at_fault": certainty},
         cause=cause,
         remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
-        severity="serious",
+        severity="info" if may_settle else "serious",
     )
 
 

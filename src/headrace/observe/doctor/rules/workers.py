@@ -58,7 +58,9 @@ def check_too_few_workers(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     remedy, prediction = found
-    if loader.workers == 0:
+    if loader.by_thread:
+        title = f"one thread of the rank makes all batches of the loader{loader.place}: no workers"
+    elif loader.workers == 0:
         title = "the rank makes its batches itself while the accelerator waits: no workers"
     else:
         plural = "s are" if loader.workers > 1 else " is"
