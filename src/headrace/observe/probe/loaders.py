@@ -441,9 +441,10 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
         loader.num_workers,
         loader.prefetch_factor or 0,
         -1 if loader.batch_size is None else loader.batch_size,
-        int(loader.pin_memory),
-        int(loader.persistent_workers),
-        int(getattr(loader, "in_order", True)),
+        # torch takes these for true or false, whatever they are: None, or a text.
+        int(bool(loader.pin_memory)),
+        int(bool(loader.persistent_workers)),
+        int(bool(getattr(loader, "in_order", True))),
         method,
     )
 
@@ -457,7 +458,7 @@ def _describe_own(loader: Any) -> tuple[Any, ...]:
         loader.num_workers,
         -(-loader.prefetch_batches // max(loader.num_workers, 1)),
         -1 if loader.batch_size is None else loader.batch_size,
-        int(loader.pin_memory),
+        int(bool(loader.pin_memory)),
         1,
         1,
         "fork" if loader.num_workers else "",
