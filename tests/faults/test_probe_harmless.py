@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,15 @@ for x in DataLoader([torch.ones(4)] * 40, 2):
     time.sleep(0.01)
     net(x).sum().backward()
     net.zero_grad()
+""",
+    "pickled": """
+import subprocess, sys
+save = "import torch; from torch.utils.data import DataLoader; "
+save += "torch.save(DataLoader([torch.ones(4)] * 40, 4), 'loader.pt')"
+subprocess.run([sys.executable, "-c", save], check=True)
+for x in DataLoader([torch.ones(4)] * 10, 2): step(x)
+for _ in range(2):
+    for x in torch.load("loader.pt", weights_only=False): step(x)
 """,
     "loaders in a dataset": """
 import threading
@@ -380,6 +390,14 @@ def test_programs_that_a_rank_starts_are_not_taken_for_it(job: Run):
     assert {row["worker"] for row in run.rows("batches")} == {-1}
     assert [row["workers"] for row in run.rows("loaders")] == [0]
     assert run.rows("processes") == []
+
+
+def test_a_loader_that_another_process_constructed_is_recorded_where_it_is_iterated(job: Run):
+    run = part(job, "pickled")
+    assert Counter(row["loader"] for row in run.steps("train")) == {0: 5, 1: 20}
+    found = [(row["loader"], row["batch_size"], row["line"]) for row in run.rows("loaders")]
+    assert [(number, size) for number, size, _ in found] == [(0, 2), (1, 4), (1, 4)]
+    assert [bool(line) for _, _, line in found] == [True, False, False]
 
 
 def test_a_fork_does_not_repeat_its_parents_steps(job: Run):
