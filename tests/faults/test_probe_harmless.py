@@ -15,7 +15,7 @@ import pytest
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from jobs import clean_environment, run_here
 from recorded import SCRIPTS as PROBED
-from recorded import Part, Run, check, record_several
+from recorded import Part, Run, check, record, record_several
 
 HEAD = """
 import copy, time, torch
@@ -432,6 +432,28 @@ def test_what_a_signal_handler_raises_amid_the_probe_is_the_scripts(job: Run):
     run = part(job, "signals")
     assert numbers(run.steps("train")) == [*range(20)]
     assert [row["batch"] for row in run.rows("fetches")] == [*range(20)]  # the last: there is none
+
+
+ODD_RANK = """
+import os
+# As by `str(args.rank)`, where there is none.
+os.environ |= {"RANK": "None", "LOCAL_RANK": "cuda:0", "WORLD_SIZE": "auto"}
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_variables_of_ranks_that_are_no_numbers_are_those_of_no_rank(tmp_path: Path, workers: int):
+    script = tmp_path / "odd_rank.py"
+    spawned = f"num_workers={workers}, multiprocessing_context={'spawn' if workers else None!r}"
+    script.write_text(
+        ODD_RANK + LIGHT_HEAD + "if __name__ == '__main__':\n"
+        f"    for x in DataLoader([torch.ones(4)] * 40, 2, {spawned}): step(x)\n"
+    )
+    run = record(tmp_path, script)
+    check(run)
+    assert [row["rank"] for row in run.steps("train")] == [0] * 20
+    assert [(row["rank"], row["workers"]) for row in run.rows("loaders")] == [(0, workers)]
+    assert {row["world_size"] for row in run.rows("processes")} == {1}
 
 
 def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: Path):
