@@ -119,6 +119,11 @@ for x in DataLoader([torch.ones(4)] * 40, 2):
     net(x).sum().backward()
     net.zero_grad()
 """,
+    "own threads": """
+import threading
+for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
+print("threads:", [each.name for each in threading.enumerate()], threading.active_count())
+""",
     "pickled": """
 import subprocess, sys
 save = "import torch; from torch.utils.data import DataLoader; "
@@ -364,6 +369,11 @@ def test_a_loader_in_a_background_thread_is_no_wait_of_the_step(job: Run):
     steps = part(job, "background").steps("train")
     assert len(steps) >= 29
     assert sum(row["data_wait_ns"] for row in steps) == 0
+
+
+def test_a_script_that_joins_all_threads_joins_none_of_the_probes(job: Run):
+    assert "threads: ['MainThread'] 1" in job.stdout.splitlines()
+    assert len(part(job, "own threads").steps("train")) == 20
 
 
 def test_a_closure_is_forward_and_backward_not_optimizer(job: Run):
