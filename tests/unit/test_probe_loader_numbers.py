@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,36 @@ def test_a_number_is_of_use_where_it_was_given(copied: Callable[[Any], Any], kno
     vars(loader)["_headrace_loader"] = loaders._Number(3)
     assert loaders._known_number(copied(loader)) == known
     assert loaders._known_number(loader) == 3
+
+
+class Rows:
+    """A loader, like torch's: one function calls another one for an iterator."""
+
+    def __init__(self, number: int) -> None:
+        vars(self)["_headrace_loader"] = number
+
+
+def test_threads_that_make_iterators_at_once_are_distinguished():
+    """As one that evaluates while another one trains: to start workers takes seconds."""
+    registry = loaders.LoaderRegistry()
+    calls: list[tuple[int, bool]] = []
+    made: list[object] = []
+    registry.on_iterator = lambda number, begins: calls.append((number, begins))
+    training, evaluation = Rows(0), Rows(1)
+
+    def get_iterator(loader: Rows) -> object:
+        return registry.iterate(lambda _: object(), loader)
+
+    def begin(_: Rows) -> object:
+        thread = threading.Thread(
+            target=lambda: made.append(registry.iterate(get_iterator, evaluation))
+        )
+        thread.start()
+        thread.join(60)
+        return get_iterator(training)
+
+    made.append(registry.iterate(begin, training))
+    assert len(made) == 2
+    assert calls == [(0, True), (1, True), (1, False), (0, False)]
+    get_iterator(training)
+    assert calls[4:] == [(0, True), (0, False)]

@@ -207,6 +207,8 @@ def _take_place(loader: Any) -> _Place | None:
 
 STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers this thread is starting; in a worker, the one it works for."""
+_IS_ITERATING: ContextVar[bool] = ContextVar("headrace_iterating", default=False)
+"""Whether this thread is making an iterator, which may take seconds: others may do so meanwhile."""
 
 
 class LoaderRegistry:
@@ -222,7 +224,6 @@ class LoaderRegistry:
     def __init__(self) -> None:
         self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # iterations of each loader
-        self._iterating_now = False
         # Loaders at a line of the script's, and that line; the latest comes last.
         self._script_loaders: list[tuple[Callable[[], Any], CallPlace]] = []
         self.counted_outside: set[int] = set()
@@ -336,16 +337,16 @@ class LoaderRegistry:
     @skipped_by_warnings
     def iterate(self, begin: Callable[[Any], Any], loader: Any) -> Any:
         """Return a loader's new iterator, which `begin` returns, with the loader's number."""
-        if self._iterating_now:  # `__iter__` calls `_get_iterator`, and a subclass the one below it
+        if _IS_ITERATING.get():  # `__iter__` calls `_get_iterator`, a subclass the one below it
             return begin(loader)
         number = self.number_of_loader(loader)
         self.on_iterator(number, True)
-        self._iterating_now = True
+        token = _IS_ITERATING.set(True)
         try:
             with _starting_workers_of(number):
                 iterator = begin(loader)
         finally:
-            self._iterating_now = False
+            _IS_ITERATING.reset(token)
             self.on_iterator(number, False)
         _register_iterator(iterator, loader)
         return iterator

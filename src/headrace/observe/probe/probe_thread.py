@@ -2,8 +2,8 @@
 
 A script may join all threads that `threading.enumerate()` lists, or go on once it has only one. A
 thread that lives as long as the process would let it wait for ever. So the probe's are started
-below that module, which also keeps a script's `threading.settrace` out of them. They must not ask
-for `threading.current_thread()`, which would list them.
+below that module, which also keeps a script's `threading.settrace` out of them. They must not call
+`threading.current_thread()`, which would list them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
 from pathlib import Path
 
 from headrace.core.file_lock import locked_file
@@ -45,7 +45,7 @@ class RankLoaders:
         key = _ANY if construction is None else _hash_of(construction)
         with locked_file(self.path, _LOCK_WAIT_S, 0o600) as descriptor:
             self._read(descriptor)
-            known = () if construction is None else self._numbers[key]
+            known: Sequence[int] = () if construction is None else self._numbers[key]
             number = next((each for each in known if each not in own), None)
             if number is None:
                 number = max(self._last + 1, least)
