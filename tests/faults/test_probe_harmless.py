@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from jobs import clean_environment, run_here
 from recorded import SCRIPTS as PROBED
-from recorded import Part, Run, check, record_several
+from recorded import Part, Run, check, record, record_several
 
 HEAD = """
 import copy, time, torch
@@ -117,6 +118,20 @@ for x in DataLoader([torch.ones(4)] * 40, 2):
     time.sleep(0.01)
     net(x).sum().backward()
     net.zero_grad()
+""",
+    "own threads": """
+import threading
+for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
+print("threads:", [each.name for each in threading.enumerate()], threading.active_count())
+""",
+    "pickled": """
+import subprocess, sys
+save = "import torch; from torch.utils.data import DataLoader; "
+save += "torch.save(DataLoader([torch.ones(4)] * 40, 4), 'loader.pt')"
+subprocess.run([sys.executable, "-c", save], check=True)
+for x in DataLoader([torch.ones(4)] * 10, 2): step(x)
+for _ in range(2):
+    for x in torch.load("loader.pt", weights_only=False): step(x)
 """,
     "loaders in a dataset": """
 import threading
@@ -356,6 +371,11 @@ def test_a_loader_in_a_background_thread_is_no_wait_of_the_step(job: Run):
     assert sum(row["data_wait_ns"] for row in steps) == 0
 
 
+def test_a_script_that_joins_all_threads_joins_none_of_the_probes(job: Run):
+    assert "threads: ['MainThread'] 1" in job.stdout.splitlines()
+    assert len(part(job, "own threads").steps("train")) == 20
+
+
 def test_a_closure_is_forward_and_backward_not_optimizer(job: Run):
     steps = part(job, "closure").steps("train")
     assert len(steps) == 10
@@ -380,6 +400,14 @@ def test_programs_that_a_rank_starts_are_not_taken_for_it(job: Run):
     assert {row["worker"] for row in run.rows("batches")} == {-1}
     assert [row["workers"] for row in run.rows("loaders")] == [0]
     assert run.rows("processes") == []
+
+
+def test_a_loader_that_another_process_constructed_is_recorded_where_it_is_iterated(job: Run):
+    run = part(job, "pickled")
+    assert Counter(row["loader"] for row in run.steps("train")) == {0: 5, 1: 20}
+    found = [(row["loader"], row["batch_size"], row["line"]) for row in run.rows("loaders")]
+    assert [(number, size) for number, size, _ in found] == [(0, 2), (1, 4), (1, 4)]
+    assert [bool(line) for _, _, line in found] == [True, False, False]
 
 
 def test_a_fork_does_not_repeat_its_parents_steps(job: Run):
@@ -414,6 +442,28 @@ def test_what_a_signal_handler_raises_amid_the_probe_is_the_scripts(job: Run):
     run = part(job, "signals")
     assert numbers(run.steps("train")) == [*range(20)]
     assert [row["batch"] for row in run.rows("fetches")] == [*range(20)]  # the last: there is none
+
+
+ODD_RANK = """
+import os
+# As by `str(args.rank)`, where there is none.
+os.environ |= {"RANK": "None", "LOCAL_RANK": "cuda:0", "WORLD_SIZE": "auto"}
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_variables_of_ranks_that_are_no_numbers_are_those_of_no_rank(tmp_path: Path, workers: int):
+    script = tmp_path / "odd_rank.py"
+    spawned = f"num_workers={workers}, multiprocessing_context={'spawn' if workers else None!r}"
+    script.write_text(
+        ODD_RANK + LIGHT_HEAD + "if __name__ == '__main__':\n"
+        f"    for x in DataLoader([torch.ones(4)] * 40, 2, {spawned}): step(x)\n"
+    )
+    run = record(tmp_path, script)
+    check(run)
+    assert [row["rank"] for row in run.steps("train")] == [0] * 20
+    assert [(row["rank"], row["workers"]) for row in run.rows("loaders")] == [(0, workers)]
+    assert {row["world_size"] for row in run.rows("processes")} == {1}
 
 
 def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: Path):

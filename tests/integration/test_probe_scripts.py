@@ -409,6 +409,20 @@ def test_a_process_that_trains_is_the_rank_of_a_script_that_looked_at_a_batch(
     assert any("left no records" in gap for gap in diagnose(open_records(run.folder)).gaps)
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_that_are_the_rank_in_turn_have_loaders_of_their_own(tmp_path: Path, method: str):
+    run = record(tmp_path, "stages", method)
+    check(run)
+    lines = [line_of("stages", words) for words in ("trained first", "trained then")]
+    found = {(row["loader"], row["line"], row["workers"]) for row in run.rows("loaders")}
+    (first, *one), (then, *other) = sorted(found, key=lambda each: each[1])
+    assert (one, other) == ([lines[0], 0], [lines[1], 1])
+    assert first != then
+    assert Counter(row["loader"] for row in run.steps("train")) == {first: 12, then: 20}
+    made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
+    assert made == {(first, -1): 12, (then, 0): 20}
+
+
 def test_ranks_that_lightning_starts_are_distinguished_before_they_meet(tmp_path: Path):
     run = record(tmp_path, "lightning_ddp")
     check(run)

@@ -83,9 +83,9 @@ PURE = """
     observe.probe.file_reads observe.probe.gpu_metrics observe.probe.graph_replays
     observe.probe.host_resources observe.probe.iterator_state observe.probe.library_batches
     observe.probe.loaders observe.probe.process_cores observe.probe.process_usage
-    observe.probe.rank_claims observe.probe.relayed_calls observe.probe.report_queue
-    observe.probe.sampler_reads observe.probe.shared_batches observe.probe.slow_steps
-    observe.probe.step_clock observe.probe.step_segments
+    observe.probe.rank_claims observe.probe.rank_loaders observe.probe.relayed_calls
+    observe.probe.report_queue observe.probe.sampler_reads observe.probe.shared_batches
+    observe.probe.slow_steps observe.probe.step_clock observe.probe.step_segments
     observe.probe.thread_stack
     observe.probe.timing_rates observe.probe.transform_timer observe.whatif.allowed_cores
     observe.whatif.comparison

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from collections import UserDict, namedtuple
 from collections.abc import Callable
@@ -118,10 +119,33 @@ class Broken:
     def shape(self) -> tuple[int, ...]:
         raise RuntimeError("not yet")
 
+    def __len__(self) -> int:
+        raise RuntimeError("not yet")
+
+
+class Shapeless:
+    shape = None
+
 
 def test_a_batch_whose_methods_fail_has_an_unknown_number():
     assert samples_in(Broken()) == UNKNOWN
     assert samples_in({"x": Broken()}) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        slice("2020-01", "2020-02"), slice(dt.date(2020, 1, 1), dt.date(2020, 2, 1)),
+        slice(np.datetime64("2020-01"), np.datetime64("2020-02")), slice(0.0, 1.5),
+        slice(0, "end"), slice(-4, 2), slice(0, -1), Broken(),
+        {"clip": 3, "begin": 0.5}, {},
+    ],
+)  # fmt: skip
+def test_an_index_of_any_kind_that_names_no_samples_breaks_no_script(index: object):
+    assert indices_in(index) == UNKNOWN
+    reads = SamplerReads()
+    reads.add(0, index)
+    assert reads.delivered(0) == UNKNOWN
 
 
 def delivered_of_stream(batch: object) -> int:
@@ -138,6 +162,11 @@ def test_one_row_is_a_whole_batch_until_a_batch_has_had_a_row_a_sample(packed: A
     assert [delivered(object(), state, packed, ended=False)[0] for _ in range(2)] == [B, B]
     assert delivered(object(), state, torch.zeros(B, 512), ended=False)[0] == B
     assert delivered(object(), state, packed, ended=False)[0] == 1  # the last of a stream
+
+
+@pytest.mark.parametrize("only", [Shapeless(), Broken()])
+def test_a_batch_of_one_sample_without_a_shape_is_counted(only: object):
+    assert delivered_of_stream([only]) == samples_in([only], B)
 
 
 PARTS = [

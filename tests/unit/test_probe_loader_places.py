@@ -6,7 +6,11 @@ import sysconfig
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from torch.utils.data import DataLoader
+
 from headrace.core.source_location import CallPlace, call_places
+from headrace.observe.probe import loaders
 from headrace.observe.probe.loaders import LoaderRegistry
 
 TRAINER = f"{sysconfig.get_path('purelib')}/accelerate/data_loader.py"
@@ -169,3 +173,14 @@ def test_a_copy_is_of_a_loader_that_still_exists():
     script, rows = Script(), Rows()
     script.makes(20, Loader(rows))
     assert script.place(30, Loader(rows)) == (SCRIPT, 30)
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded"), [(None, 0), ("", 0), (0, 0), (True, 1), ("cuda", 1), ([1], 1)]
+)
+def test_what_torch_takes_for_true_or_false_is_recorded_as_that(given: Any, recorded: int):
+    rows: Any = [1, 2]
+    loader = DataLoader(rows, pin_memory=given, persistent_workers=given and False)
+    loader.in_order = given
+    _, _, _, _, _, _, pinned, persistent, in_order, _ = loaders._describe_torch(loader)
+    assert (pinned, persistent, in_order) == (recorded, 0, recorded)

@@ -35,22 +35,30 @@ def samples_in(batch: object, asked_for: int = -1) -> int:
 
 def has_one_row(batch: object) -> bool:
     """Return whether a batch's columns begin with an array of one row with several elements."""
-    columns = _columns_of(batch) or (batch if isinstance(batch, (list, tuple)) else [batch])
-    shape: Sequence[int] = getattr(next(iter(columns), None), "shape", ())
-    return len(shape) > 1 and int(shape[0]) == 1
+    try:
+        columns = _columns_of(batch) or (batch if isinstance(batch, (list, tuple)) else [batch])
+        shape: Sequence[int] = getattr(next(iter(columns), None), "shape", ())
+        return len(shape) > 1 and int(shape[0]) == 1
+    except Exception:  # noqa: BLE001 - as above
+        return False
 
 
 def indices_in(index: object) -> int:
     """Return how many samples a sampler's index names; -1 where one index may be a whole batch."""
-    if isinstance(index, slice):
-        start, stop, step = index.start or 0, index.stop, index.step or 1
-        return len(range(start, stop, step)) if stop is not None and stop >= 0 else -1
-    if isinstance(index, (str, bytes)) or getattr(index, "shape", None) == ():
-        return -1
     try:
+        if isinstance(index, slice):
+            return _indices_of_slice(index)
+        if isinstance(index, (str, bytes, Mapping)) or getattr(index, "shape", None) == ():
+            return -1
         return len(index)  # type: ignore[arg-type]  # TypeError where it has none
-    except TypeError:
+    except Exception:  # noqa: BLE001 - an index may be any object, such as a slice of times
         return -1
+
+
+def _indices_of_slice(index: slice) -> int:
+    """Return how many indices a slice has; -1 where the dataset's length decides it."""
+    start, stop, step = index.start or 0, index.stop, index.step or 1
+    return len(range(start, stop, step)) if stop is not None and min(start, stop) >= 0 else -1
 
 
 def collated_samples(args: Sequence[Any]) -> int:

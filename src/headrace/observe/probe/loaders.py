@@ -1,6 +1,7 @@
 """The loaders of a rank: their numbers, where they were constructed, their iterators.
 
-A loader that a script constructs again, such as for each epoch, keeps its number.
+A loader that a script constructs again, such as for each epoch, keeps its number, also where a
+process of its own does so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from time import monotonic_ns
 from types import ModuleType
@@ -20,26 +21,19 @@ from headrace.core.source_location import CallPlace, call_places
 from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe.iterator_state import known_state, state_of
 from headrace.observe.probe.loader_workers import start_method
+from headrace.observe.probe.rank_loaders import RankLoaders
 from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.observe.probe.sampler_reads import (
     add_sampler_ns,
     hook_sampler_reads,
     register_sampler_reads,
 )
+from headrace.records.layout import RINGS
 from headrace.records.schema import LIBRARY_LOADERS, LOADERS
 
 _OWN_REFERENCES = 4
 """References to a dataset that only its loader uses: loader, sampler, and two of the counting."""
 _PLAIN = (bool, int, float, str, type(None))
-
-
-_BESIDE_ANOTHER = 100
-"""The first number in a process that may take over the rank of another one, with other loaders."""
-
-
-def _first_number() -> int:
-    is_beside = SESSION.working and SESSION.role == "rank" and SESSION.is_claimed_by_another
-    return _BESIDE_ANOTHER if is_beside else 0
 
 
 class LoaderNumbers:
@@ -53,14 +47,35 @@ class LoaderNumbers:
 
     def __init__(self) -> None:
         self._last = -1
+        self._given: set[int] = set()
+        self._of_rank: RankLoaders | None = None
         self._made: dict[Hashable, list[int]] = {}  # by construction; the latest comes last
         self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was last constructed
         self._datasets: dict[int, Callable[[], Any]] = {}
 
-    def new(self) -> int:
-        """Return an unused number."""
-        self._last = max(self._last + 1, _first_number())
-        return self._last
+    def new(self, construction: Hashable | None = None) -> int:
+        """Return an unused number, or the one that an earlier process of the rank gave it.
+
+        Args:
+            construction: Where and how the loader is constructed; None: not known.
+        """
+        number = self._number_in_rank(construction)
+        if number is None:  # nothing is recorded, or the file cannot be had
+            number = self._last + 1
+        self._last = max(self._last, number)
+        self._given.add(number)
+        return number
+
+    @guarded
+    def _number_in_rank(self, construction: Hashable | None) -> int | None:
+        if SESSION.role != "rank":
+            return None
+        path = SESSION.folder / RINGS / f"rank-{SESSION.rank}.loaders"
+        if self._of_rank is None or self._of_rank.path != path:
+            self._of_rank = RankLoaders(path)
+        with suppress(OSError):  # no room, or the folder is gone
+            return self._of_rank.new(construction, self._given, self._last + 1)
+        return None
 
     def constructed(self, arguments: Sequence[tuple[int | str, Any]]) -> int:
         """Return the number of a loader that is being constructed.
@@ -69,11 +84,12 @@ class LoaderNumbers:
             arguments: The constructor's, by position or name; the dataset is at position 0.
         """
         dataset = next((value for name, value in arguments if name in (0, "dataset")), None)
-        numbers = self._made.setdefault((_construction_stack(), _settings_of(arguments)), [])
+        construction = (_construction_stack(), _settings_of(arguments))
+        numbers = self._made.setdefault(construction, [])
         unused = [number for number in numbers if self._is_over(number)]
         reusable = [number for number in unused if self._datasets[number]() is dataset]
         reusable += [number for number in unused if self._is_dataset_gone(number)]
-        number = reusable[0] if reusable else self.new()
+        number = reusable[0] if reusable else self.new(construction)
         if reusable:
             numbers.remove(number)
             del self._iterators[number]
@@ -154,10 +170,45 @@ def _batch_size_of(loader: Any) -> int | None:
 _NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders
 _Place = tuple[CallPlace, CallPlace, int]
 """The script's line, the library's within it, and time in ns: where and when it was constructed."""
-_PLACE_ATTRIBUTE = "_headrace_place"  # of loaders that are not recorded yet: where, when
+_UNKNOWN_NUMBER = -1
+
+
+class _Number(int):
+    """A loader's number, as its attribute: of use in the process alone that constructed it.
+
+    A loader may be pickled, into a file or for another process, where its number is another one's.
+
+    Attributes:
+        place: Where it was constructed, if it is not recorded yet.
+    """
+
+    place: _Place | None = None
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (_UNKNOWN_NUMBER,)
+
+    def __deepcopy__(self, _known: dict[int, Any]) -> _Number:
+        return self
+
+
+def _known_number(loader: Any) -> int:
+    """Return the number that a loader has in this process; -1 if it has none."""
+    return int(getattr(loader, "__dict__", {}).get(_NUMBER_ATTRIBUTE, _UNKNOWN_NUMBER))
+
+
+def _take_place(loader: Any) -> _Place | None:
+    """Return where a loader that is not recorded yet was constructed; None from then on."""
+    number = getattr(loader, "__dict__", {}).get(_NUMBER_ATTRIBUTE)
+    if not isinstance(number, _Number):
+        return None
+    place, number.place = number.place, None
+    return place
+
 
 STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers this thread is starting; in a worker, the one it works for."""
+_IS_ITERATING: ContextVar[bool] = ContextVar("headrace_iterating", default=False)
+"""Whether this thread is making an iterator, which may take seconds: others may do so meanwhile."""
 
 
 class LoaderRegistry:
@@ -173,7 +224,6 @@ class LoaderRegistry:
     def __init__(self) -> None:
         self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # iterations of each loader
-        self._iterating_now = False
         # Loaders at a line of the script's, and that line; the latest comes last.
         self._script_loaders: list[tuple[Callable[[], Any], CallPlace]] = []
         self.counted_outside: set[int] = set()
@@ -244,21 +294,37 @@ class LoaderRegistry:
 
     @guarded
     def _note_dataset(self, loader: Any, dataset: Any) -> None:
-        if SESSION.role == "rank" and _NUMBER_ATTRIBUTE not in loader.__dict__:
-            number = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
-            loader.__dict__[_NUMBER_ATTRIBUTE] = number
+        if SESSION.role == "rank" and _known_number(loader) < 0:
+            found = self._numbers.constructed([("dataset", dataset), ("kind", type(loader))])
+            number = loader.__dict__[_NUMBER_ATTRIBUTE] = _Number(found)
             script, library = call_places(loader)
             if not library.file:  # a library's is compared once it has its settings: at first use
                 self._add_script_loader(loader, script)
-            loader.__dict__[_PLACE_ATTRIBUTE] = (script, library, monotonic_ns())
+            number.place = (script, library, monotonic_ns())
 
     def number_of_loader(self, loader: Any) -> int:
         """Return a loader's number; -1 if unknown. It is recorded now if no constructor was."""
-        attributes = getattr(loader, "__dict__", {})
-        place = attributes.pop(_PLACE_ATTRIBUTE, None)
-        number = int(attributes.get(_NUMBER_ATTRIBUTE, -1))
+        place, number = _take_place(loader), _known_number(loader)
         if place is not None:
             _record_loader(loader, number, _describe_torch, place)
+        is_torchs = "_dataset_kind" in getattr(loader, "__dict__", {})
+        if number < 0 and is_torchs and SESSION.role == "rank":
+            added = self._add_unpickled(loader)
+            number = _UNKNOWN_NUMBER if added is None else added
+        return number
+
+    @guarded
+    def _add_unpickled(self, loader: Any) -> int:
+        """Number and record a loader that was constructed in another process, at a place unknown.
+
+        Each time that a script unpickles the same at a line, it is the same loader.
+        """
+        description, kind = _describe_torch(loader), type(loader).__qualname__
+        number = self._numbers.constructed(
+            [("dataset", loader.dataset), ("kind", kind), ("description", repr(description))]
+        )
+        loader.__dict__[_NUMBER_ATTRIBUTE] = _Number(number)
+        _record_description(number, description, (CallPlace(), CallPlace(), monotonic_ns()))
         return number
 
     @skipped_by_warnings
@@ -271,16 +337,16 @@ class LoaderRegistry:
     @skipped_by_warnings
     def iterate(self, begin: Callable[[Any], Any], loader: Any) -> Any:
         """Return a loader's new iterator, which `begin` returns, with the loader's number."""
-        if self._iterating_now:  # `__iter__` calls `_get_iterator`, and a subclass the one below it
+        if _IS_ITERATING.get():  # `__iter__` calls `_get_iterator`, a subclass the one below it
             return begin(loader)
         number = self.number_of_loader(loader)
         self.on_iterator(number, True)
-        self._iterating_now = True
+        token = _IS_ITERATING.set(True)
         try:
             with _starting_workers_of(number):
                 iterator = begin(loader)
         finally:
-            self._iterating_now = False
+            _IS_ITERATING.reset(token)
             self.on_iterator(number, False)
         _register_iterator(iterator, loader)
         return iterator
@@ -320,7 +386,7 @@ class LoaderRegistry:
                 continue
             if _has_settings_of(copy, loader):
                 return place
-            number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
+            number = _known_number(loader)
             if unused is None and not self._numbers.is_iterated(number):
                 unused = place
         return unused
@@ -357,15 +423,14 @@ class LoaderRegistry:
         self, describe: Callable[[Any], tuple[Any, ...]], construct: Callable[..., None],
         loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
     ) -> None:  # fmt: skip
-        known = loader.__dict__.get(_NUMBER_ATTRIBUTE)
-        is_noted = loader.__dict__.pop(_PLACE_ATTRIBUTE, None) is not None
-        if known is not None and not is_noted:  # a subclass's constructor calls the one below it
+        known, is_noted = _known_number(loader), _take_place(loader) is not None
+        if known >= 0 and not is_noted:  # a subclass's constructor calls the one below it
             construct(loader, *args, **kwargs)
             return
         number = known if is_noted else self._number_of_new(args, kwargs)
         number = self._numbers.new() if number is None else number  # None if the probe failed
         if SESSION.role == "rank":
-            loader.__dict__[_NUMBER_ATTRIBUTE] = number
+            loader.__dict__[_NUMBER_ATTRIBUTE] = _Number(number)
         with _starting_workers_of(number):  # Headrace's workers may start right now
             construct(loader, *args, **kwargs)
         _record_loader(loader, number, describe)
@@ -419,10 +484,9 @@ def _record_description(
 @guarded
 def _register_iterator(iterator: Any, loader: Any) -> None:
     """Attach a loader's number to an iterator; a reused iterator begins its next epoch."""
-    number = loader.__dict__.get(_NUMBER_ATTRIBUTE)
-    known = known_state(iterator)
+    number, known = _known_number(loader), known_state(iterator)
     is_new = known is not None and known.fetches == 0
-    if number is None or is_new or number in LOADER_REGISTRY.counted_outside:
+    if number < 0 or is_new or number in LOADER_REGISTRY.counted_outside:
         return
     LOADER_REGISTRY.mark(iterator, number)
     state_of(iterator).sampler = register_sampler_reads(iterator, loader)
@@ -441,9 +505,10 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
         loader.num_workers,
         loader.prefetch_factor or 0,
         -1 if loader.batch_size is None else loader.batch_size,
-        int(loader.pin_memory),
-        int(loader.persistent_workers),
-        int(getattr(loader, "in_order", True)),
+        # torch takes these for true or false, whatever they are: None, or a text.
+        int(bool(loader.pin_memory)),
+        int(bool(loader.persistent_workers)),
+        int(bool(getattr(loader, "in_order", True))),
         method,
     )
 
@@ -457,7 +522,7 @@ def _describe_own(loader: Any) -> tuple[Any, ...]:
         loader.num_workers,
         -(-loader.prefetch_batches // max(loader.num_workers, 1)),
         -1 if loader.batch_size is None else loader.batch_size,
-        int(loader.pin_memory),
+        int(bool(loader.pin_memory)),
         1,
         1,
         "fork" if loader.num_workers else "",

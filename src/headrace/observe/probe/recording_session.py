@@ -22,7 +22,7 @@ from types import CodeType
 from typing import Any, ParamSpec, TypeVar
 
 from headrace.core import env
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, UsageError
 from headrace.core.import_hooks import FAILED_HOOKS
 from headrace.core.source_location import (
     LIBRARIES,
@@ -77,6 +77,14 @@ _MAX_PENDING_LOADERS = 64  # held until it is known whether this process is a ra
 
 
 _OFF = memoryview(b"\0")
+
+
+def _whole_number(variable: env.Variable) -> int | None:
+    """Return the number that a variable has; None for any other text, as a script may set."""
+    try:
+        return variable.get_int()
+    except UsageError:
+        return None
 
 
 def folder_rows(folders: CodeFolders) -> list[tuple[str, str]]:
@@ -183,14 +191,14 @@ class RecordingSession:
         return self._rank_now
 
     def _find_rank(self) -> int:
-        rank = env.RANK.get_int()
+        rank = _whole_number(env.RANK)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._rank_known = int(distributed.get_rank())
             return self._rank_known
         self._rank_known = rank
         if rank is None:  # Lightning's ranks know only this until they have met
-            rank = env.LOCAL_RANK.get_int()
+            rank = _whole_number(env.LOCAL_RANK)
         return rank or 0
 
     def works_for(self, rank: int) -> None:
@@ -402,7 +410,7 @@ class RecordingSession:
                     return None
                 self._writer.write(
                     PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
-                    self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
+                    self.worker, _whole_number(env.WORLD_SIZE) or 1, now_ns, self._attempt,
                     LAUNCHER_HOST,
                 )  # fmt: skip
                 self._report_failed_hooks(self._writer)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from headrace.observe.probe.probe_thread import ProbeThread
 from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.slow_steps import SlowStepSamples
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
@@ -75,7 +76,7 @@ class _SampleSums:
             )  # fmt: skip
 
 
-class StackSampler(threading.Thread):
+class StackSampler:
     """Samples the thread that creates it (`watched`), until that thread or the process ends.
 
     It sleeps between samples and cannot be woken: a wait that can be interrupted costs more. What
@@ -90,7 +91,7 @@ class StackSampler(threading.Thread):
         settle: Callable[[], object],
         slow_steps: SlowStepSamples | None,
     ) -> None:
-        super().__init__(name="headrace-stacks", daemon=True)
+        self._thread = ProbeThread()
         self._request_phase = request_phase
         self._settle = settle
         self.watched = threading.get_ident()
@@ -109,8 +110,15 @@ class StackSampler(threading.Thread):
         self._sampled_ns = self._flushed_ns = self._settled_ns = 0
         self._restart()
 
-    def run(self) -> None:
-        """Sample until the thread or the process ends."""
+    def start(self) -> None:
+        """Sample, in a thread, until the watched one or the process ends."""
+        self._thread.start(self._run)
+
+    def join(self, timeout: float) -> None:
+        """Wait until sampling has ended, for so many seconds at most."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
         pause_s = SAMPLING_PERIOD_S
         try:
             while not self._is_over:

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 
 from headrace.core.source_location import code_folders
+from headrace.observe.probe.probe_thread import ProbeThread
 from headrace.observe.probe.recording_session import SESSION, folder_rows, guarded
 from headrace.observe.probe.thread_stack import ThreadStack
 from headrace.records.layout import RINGS
@@ -39,7 +40,7 @@ class StartupSampler:
         self._began_s = time.monotonic()
         self._is_over = False
         self._wakes = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: ProbeThread | None = None
         self._waiting: list[tuple[float | str, ...]] = []  # rows, until the start is late
         self._writer: RingWriter | None = None
         self._written_folders: set[tuple[str, str]] = set()
@@ -53,13 +54,14 @@ class StartupSampler:
         if self._is_over or self._thread is not None or not threading.main_thread().is_alive():
             return
         self._wakes.clear()
-        self._thread = threading.Thread(target=self._run, name="headrace-startup", daemon=True)
-        self._thread.start()
+        thread = ProbeThread()
+        thread.start(self._run)
+        self._thread = thread
 
     def pause(self) -> None:
         """Have the thread end, and wait for it."""
         thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             self._wakes.set()
             thread.join(timeout=_ENDS_S)
 
