@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.observe.whatif.measured_pipeline import LOADER_EVENT
+from headrace.observe.whatif.offload_stats import LOADER_EVENT
 from headrace.observe.whatif.tables import CachedTables
 from headrace.records.collector import Collector
 from headrace.records.live_reader import row_spans_ns

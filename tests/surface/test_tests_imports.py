@@ -91,7 +91,7 @@ PURE = """
     observe.whatif.comparison
     observe.whatif.core_waits observe.whatif.hosts observe.whatif.loader_numbers
     observe.whatif.loaders_in_turn
-    observe.whatif.measured_pipeline observe.whatif.prediction
+    observe.whatif.measured_pipeline observe.whatif.offload_stats observe.whatif.prediction
     observe.whatif.simulation observe.whatif.tables observe.whatif.train_steps
     observe.whatif.worker_shares offload.capacity offload.frames offload.protocol
     offload.proxy_records offload.scheduler platforms.cluster_hosts platforms.script_contract

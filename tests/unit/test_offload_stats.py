@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.observe.whatif.comparison import TimeSlice
-from headrace.observe.whatif.measured_pipeline import (
+from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, loader_rows
+from headrace.observe.whatif.offload_stats import (
     CORES_EVENT,
     LOADER_EVENT,
-    MeasuredPipeline,
     OffloadStats,
     cores_text,
-    loader_rows,
     offload_span_ns,
     read_offload_stats,
 )

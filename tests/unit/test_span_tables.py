@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.whatif.measured_pipeline import (
+from headrace.observe.whatif.offload_stats import (
     CORES_EVENT,
     LOADER_EVENT,
     cores_text,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow_arrays import column_values, numbers
-from headrace.observe.whatif.measured_pipeline import CORES_EVENT, LOADER_EVENT
+from headrace.observe.whatif.offload_stats import CORES_EVENT, LOADER_EVENT
 from headrace.observe.whatif.tables import Flags, Ints, Tables
 from headrace.records.live_reader import row_spans_ns
 

@@ -12,11 +12,8 @@ import numpy as np
 from headrace.core.errors import RecordsError
 from headrace.observe.doctor.gpu_usage import gpu_utilisation
 from headrace.observe.whatif.loaders_in_turn import main_loader
-from headrace.observe.whatif.measured_pipeline import (
-    HostUsage,
-    read_host_usage,
-    read_offload_stats,
-)
+from headrace.observe.whatif.measured_pipeline import HostUsage, read_host_usage
+from headrace.observe.whatif.offload_stats import read_offload_stats
 from headrace.observe.whatif.tables import (
     FEW_CACHED_BYTES,
     CachedTables,

@@ -32,11 +32,8 @@ from headrace.observe.whatif.comparison import (
     write_checked_prediction,
 )
 from headrace.observe.whatif.loaders_in_turn import main_loader
-from headrace.observe.whatif.measured_pipeline import (
-    measure,
-    offload_span_ns,
-    read_offload_stats,
-)
+from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.offload_stats import offload_span_ns, read_offload_stats
 from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
 from headrace.observe.whatif.tables import CachedTables, columns
 from headrace.observe.whatif.train_steps import read_steps

@@ -51,15 +51,14 @@ from headrace.observe.whatif.measured_pipeline import (
     BatchWork,
     HostUsage,
     MeasuredPipeline,
-    OffloadStats,
     loader_rows,
     measure_from,
     read_batch_work,
     read_host_usage,
-    read_offload_stats,
     with_child_cpu,
     with_children_as_others,
 )
+from headrace.observe.whatif.offload_stats import OffloadStats, read_offload_stats
 from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.sampler_time import sampler_ns_of_steps
 from headrace.observe.whatif.tables import (

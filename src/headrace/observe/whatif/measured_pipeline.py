@@ -15,6 +15,7 @@ import numpy as np
 from headrace.observe.whatif.allowed_cores import AllowedCores, read_allowed_cores
 from headrace.observe.whatif.hosts import of_host, processes_on, training_host
 from headrace.observe.whatif.loaders_in_turn import fed_by, is_made_by_thread, main_loader
+from headrace.observe.whatif.offload_stats import OffloadStats, read_offload_stats
 from headrace.observe.whatif.sampler_time import sampler_ns_of_fetches, sampler_ns_of_steps
 from headrace.observe.whatif.simulation import FULL, Pipeline
 from headrace.observe.whatif.tables import (
@@ -175,73 +176,6 @@ def _used_cores(
             watched_ns = max(watched_ns, float(since_ns.sum()))
             used_ns += float((mine["cpu_percent"].astype(np.float64) / 100.0 * since_ns).sum())
     return used_ns / watched_ns
-
-
-LOADER_EVENT, CORES_EVENT = "auxiliary-loader", "auxiliary-cores"
-"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and the cores
-that it may use on a host, whose name follows the loader's number (`cores_text`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadStats:
-    """Workers on auxiliary hosts."""
-
-    workers: int = 0  # mean number for each rank
-    making_ns: float = 0.0  # mean time to make a batch; 0 if none were made
-    hosts: int = 0  # number of hosts
-
-
-def read_offload_stats(
-    tables: Tables, loader: int, span_ns: tuple[int, int] | None
-) -> OffloadStats | None:
-    """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded."""
-    arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
-    if span_ns is None or not events.having(kind=LOADER_EVENT, value=loader).count:
-        return None
-    began_ns = arrivals["start_ns"]
-    mine = arrivals.where((began_ns >= span_ns[0]) & (began_ns <= span_ns[1])).having(loader=loader)
-    if mine.count == 0:
-        return OffloadStats()
-    cores = _mean_cores(_core_events_of(events, loader), span_ns) / len(np.unique(mine["rank"]))
-    return OffloadStats(
-        workers=max(round(cores), 1),
-        making_ns=float(mine["making_ns"].mean()),
-        hosts=len(np.unique(mine["host"].astype(str))),
-    )
-
-
-def cores_text(loader: int, host: str) -> str:
-    """Return the text of an event about a host's cores."""
-    return f"{loader}/{host}"
-
-
-def _core_events_of(events: Columns, loader: int) -> Columns:
-    """Return the events about the cores that a loader may use."""
-    cores = events.having(kind=CORES_EVENT)
-    begin = cores_text(loader, "")
-    mine = [str(text).startswith(begin) for text in cores["text"]]
-    return cores.where(np.array(mine, dtype=np.bool_))
-
-
-def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
-    """Return the mean number of cores that all ranks together could use."""
-    begin_ns, end_ns = span_ns
-    total = 0.0
-    core_events = core_events.where(np.argsort(core_events["at_ns"], kind="stable"))
-    for places in core_events.group("rank", "text"):
-        at_ns = np.clip(core_events["at_ns"][places], begin_ns, end_ns)
-        total += float((core_events["value"][places] * np.diff(at_ns, append=end_ns)).sum())
-    return total / max(end_ns - begin_ns, 1)
-
-
-def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
-    """Return when the first and last host began to make a loader's batches; None if none did."""
-    cores = _core_events_of(events, loader)
-    cores = cores.where(cores["value"] > 0)
-    if cores.count == 0:
-        return None
-    firsts = [cores["at_ns"][places].min() for places in cores.group("rank", "text")]
-    return int(min(firsts)), int(max(firsts))
 
 
 FEWEST_BATCHES = 5
@@ -458,6 +392,7 @@ def measure_from(
     demand = np.maximum(work.column("process_cpu_ns"), cpu)
     ranks, remote = host.ranks, offload or OffloadStats()
     other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=in_rank)
+    used_ns = float(demand.mean()) + other_cpu
     return MeasuredPipeline(
         pipeline=Pipeline(
             workers=sharing,
@@ -466,8 +401,7 @@ def measure_from(
             takes_next=offload is not None
             or str(loader["kind"][0]) == "headrace"
             or int(loader["in_order"][0]) == 0,
-            # Cores used by other programs are not available, but they never take all.
-            cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
+            cores=_cores_left(host, used_ns / float(period.mean()) if offload is None else 0.0),
             worker_cores=host.worker_cores / ranks,
             auxiliary=remote.workers,
             busiest_share=busiest,
@@ -504,6 +438,16 @@ def loader_rows(
         return rows
     prefetch = np.where(rows["workers"] == 0, 2, rows["prefetch_factor"])
     return Columns({**rows, "workers": np.maximum(rows["workers"], 1), "prefetch_factor": prefetch})
+
+
+def _cores_left(host: HostUsage, used: float) -> float:
+    """Return a rank's share of the host's cores, without what other programs use.
+
+    These never take all, nor what a rank's own batches are known to have `used`: their use is
+    sampled over a longer time than the steps, and not always the same.
+    """
+    left = max(host.cores - host.foreign_cores, host.cores / 2) / host.ranks
+    return max(left, min(used, host.cores / host.ranks))
 
 
 def _other_cpu_ns(host: HostUsage, period: float, demand: float, *, inline: bool) -> float:
