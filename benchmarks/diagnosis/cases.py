@@ -64,6 +64,11 @@ class Case:
         return self.folder / f"{self.name}.py"
 
     @property
+    def working_folder(self) -> Path | None:
+        """The folder in which it is run, of a project its own; None: any."""
+        return self.script.parent if self.is_project else None
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The script, or all files of the project, within `folder`: `project/models/net.py`."""
         paths = sorted(self.script.parent.rglob("*.py")) if self.is_project else [self.script]

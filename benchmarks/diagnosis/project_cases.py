@@ -1,6 +1,7 @@
-"""Projects of several files, after reports of public bugs; their truth is here, and not in them.
+"""Projects of several files; their truth is here, and not in them.
 
-They print no rate, so what a remedy promises is not measured.
+The first ones are after reports of public bugs, and print no rate, so that what a remedy promises
+is not measured. The others print one, and have an argument that removes the bottleneck.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from cases import Case
+from cases import TWO_RANKS, Case
 
 _case = partial(Case, folder=Path(__file__).parent / "projects", is_project=True)
 
@@ -110,6 +111,103 @@ PROJECTS = (
         style="StatefulDataLoader, accumulation",
         rule=None,
         needs=("torchdata",),
+    ),
+    _case(
+        name="apex_glyphs",
+        style="apex's prefetcher, torchvision transforms",
+        rule="cpu-bound-worker",
+        needs=("torchvision", "timm"),
+        within=("ElasticTransform", "elastic", "gaussian_blur"),
+        removals={"move-code": ("--no-elastic",)},
+    ),
+    _case(
+        name="hf_speech",
+        style="Trainer, datasets within datasets",
+        rule="too-few-workers",
+        also="cpu-bound-worker",
+        why="the rank makes its batches itself, which takes its core",
+        needs=("transformers", "accelerate", "scipy"),
+        removals={"workers": ("--workers", "{n}")},
+    ),
+    _case(
+        name="hook_runner",
+        style="runner, hooks, registry, config file",
+        rule="step-outliers",
+        also="time-outside-model",
+        why="each tenth step saves, outside of the model",
+        within=("save_checkpoint", "CheckpointHook"),
+        removals={"outliers": ("--ckpt-interval", "0"), "outside-model": ("--ckpt-interval", "0")},
+    ),
+    _case(
+        name="lit_tokens",
+        style="Lightning, metric in a callback",
+        rule="time-outside-model",
+        needs=("lightning",),
+        within=("edit_distance", "ErrorRateMonitor"),
+        removals={"outside-model": ("--ter-every", "0")},
+    ),
+    _case(
+        name="accel_buckets",
+        style="Accelerate, partial collate function",
+        rule="slow-collate",
+        also="cpu-bound-worker",
+        why="nearly all of making a batch is in the collate function",
+        needs=("accelerate", "datasets"),
+        within=("python_bias", "relative_position_bucket", "tokenizer_pad"),
+        removals={"move-code": ("--table-bias",)},
+    ),
+    _case(
+        name="triplet_closures",
+        style="generators, closures, no class",
+        rule="between-epochs",
+        within=("mined_triplets",),
+        at=("sampler.triplets = mined_triplets(bank, labels, rng, pool)",),
+        removals={"between-epochs": ("--mine-every", "0")},
+    ),
+    _case(
+        name="yolo_tiles",
+        style="YOLO's endless loader, hyp.yaml",
+        rule="slow-sampler",
+        within=("RareClassSampler",),
+        removals={"sampler": ("--sampling", "keys")},
+    ),
+    _case(
+        name="conf_volumes",
+        style="config file, loader with a thread",
+        rule="lock-contention",
+        within=("VolumeStore.read", "RandomCrops.__getitem__"),
+        removals={"no-lock": ("store.locking=false",)},
+    ),
+    _case(
+        name="ddp_shapes",
+        style="DDP, own decorators",
+        rule="slow-rank",
+        also="time-outside-model",
+        why="what rank 0 does is outside of the model",
+        flags=TWO_RANKS,
+        within=("PanelWriter", "draw"),
+        at=("panels.add(step, images, labels, logits)",),
+        removals={"even-ranks": ("--panel-every", "0"), "outside-model": ("--panel-every", "0")},
+    ),
+    _case(
+        name="dataclass_photos",
+        style="own Trainer class, dataclass for arguments",
+        rule="evaluation",
+        within=("Trainer.evaluate", "Trainer._loader", "scaled_views"),
+        at=("accuracy = self.evaluate()", "for views, labels in self.val_loader:"),
+        removals={"workers": ("--val-workers", "{n}"), "evaluation": ("--eval-every", "2")},
+    ),
+    _case(
+        name="nano_memmap",
+        style="nanoGPT, configurator, accumulation",
+        rule=None,
+        arguments=("config/train_tiny.py",),
+    ),
+    _case(
+        name="multiscale_cycle",
+        style="endless loader, mosaic, EMA, tqdm",
+        rule=None,
+        needs=("timm", "cv2"),
     ),
 )
 """Every project."""

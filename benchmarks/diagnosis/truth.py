@@ -63,7 +63,8 @@ def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> fl
     if case.ranks > 1:
         launcher += ["-m", "torch.distributed.run", *case.flags]
     began = time.perf_counter()
-    done = run_script([*launcher, str(case.script), *case.script_arguments(data, removal)], data)
+    command = [*launcher, str(case.script), *case.script_arguments(data, removal)]
+    done = run_script(command, data, case.working_folder)
     seconds = time.perf_counter() - began
     if case.whole_run:
         return 1 / seconds
@@ -74,7 +75,9 @@ def own_rate(case: Case, data: Path | None, removal: tuple[str, ...] = ()) -> fl
     return rate
 
 
-def run_script(command: list[str], data: Path | None) -> subprocess.CompletedProcess[str]:
+def run_script(
+    command: list[str], data: Path | None, cwd: Path | None
+) -> subprocess.CompletedProcess[str]:
     """Run a script, with or without Headrace.
 
     Raises:
@@ -82,7 +85,7 @@ def run_script(command: list[str], data: Path | None) -> subprocess.CompletedPro
     """
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=LONGEST_S,
-        env=script_environment(data),
+        env=script_environment(data), cwd=cwd,
     )  # fmt: skip
     output = done.stdout + done.stderr
     is_done = _ABORTED in output and printed_rate(done.stdout, done.stderr) is not None
@@ -91,12 +94,12 @@ def run_script(command: list[str], data: Path | None) -> subprocess.CompletedPro
     return done
 
 
-def run_hanging_script(command: list[str], data: Path | None, ended_after_s: float) -> None:
+def run_hanging_script(command: list[str], cwd: Path | None, ended_after_s: float) -> None:
     """Run a script that hangs, and end it by SIGTERM.
 
     Args:
         command: With or without Headrace; its first process gets the signal.
-        data: The folder of its data.
+        cwd: The folder in which it runs; None: this process's own.
         ended_after_s: How long it runs.
 
     Raises:
@@ -106,7 +109,7 @@ def run_hanging_script(command: list[str], data: Path | None, ended_after_s: flo
     # A file, as processes that outlive the first one would keep a pipe open.
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=script_environment(data)
+            command, stdout=output, stderr=subprocess.STDOUT, env=script_environment(None), cwd=cwd
         )
         try:
             process.wait(timeout=ended_after_s)
