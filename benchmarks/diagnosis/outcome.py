@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cases import Case
+
+_PLACE = re.compile(r"([\w.-]+\.py):(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +88,28 @@ class Outcome:
 
     @property
     def line_right(self) -> bool | None:
-        """Whether the line, or the function, is right; None where none is at fault."""
+        """Whether a line that is named, or the function, is right; None where none is at fault.
+
+        Named are the finding's cause and the places in its title, such as that of a loader.
+        """
         case, cause = self.case, self._cause
         if not case.lines and not case.within:
             return None
         names = f"{cause.get('function', '')} {cause.get('transform', '')}"
-        return self.line in case.lines or any(name in names for name in case.within)
+        named = {self.line, *self._places_of_title}
+        return bool(named & case.lines) or any(name in names for name in case.within)
+
+    @property
+    def _places_of_title(self) -> set[str]:
+        """The places that the first finding's title names, in files of the case, as in `line`."""
+        title = self.findings[0]["title"] if self.findings else ""
+        files = Counter(Path(file).name for file in self.case.files)
+        return {
+            f"{file}:{line}"
+            for name, line in _PLACE.findall(title)
+            for file in self.case.files
+            if Path(file).name == name and files[name] == 1
+        }
 
     @property
     def right(self) -> bool:

@@ -28,9 +28,10 @@ BOUND = Case(
 HEALTHY = Case(name="healthy_plain", style="", rule=None)
 
 
-def finding(rule, *, severity="critical", remedies=(), **cause):
+def finding(rule, *, severity="critical", title="", remedies=(), **cause):
     return {
         "rule": rule,
+        "title": title,
         "severity": severity,
         "cause": {"file": "", "line": 0, "function": "", "transform": "", **cause},
         "remedies": [
@@ -111,6 +112,21 @@ def test_the_line_of_a_project_is_in_one_of_its_files(project, tmp_path):
 def test_files_of_one_name_differ_by_their_folders(project, file, line, right):
     found = outcome(project, finding("x", file=f"/elsewhere/{file}", line=2))
     assert found.line == line
+    assert found.line_right is right
+
+
+@pytest.mark.parametrize(
+    ("title", "right"),
+    [
+        ("evaluation waits for the loader at net.py:2", True),
+        ("evaluation waits for the loader at net.py:20", False),
+        ("evaluation waits for the loader at train.py:2", False),  # there are two of that name
+        ("", False),
+    ],
+)
+def test_a_line_that_the_title_names_is_named(project, title, right):
+    (project.script.parent / "net.py").write_text("fine = 1\nloader = make()  # at fault\n")
+    found = outcome(project, finding("x", title=title, file="/elsewhere/shop/train.py", line=1))
     assert found.line_right is right
 
 

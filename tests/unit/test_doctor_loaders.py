@@ -10,6 +10,7 @@ import pytest
 from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.findings import Finding
 from headrace.observe.whatif.measured_pipeline import measure, read_batch_work
+from headrace.observe.whatif.prediction import Simulator
 from headrace.observe.whatif.tables import Columns, columns
 from headrace.observe.whatif.worker_shares import read_worker_shares
 from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
@@ -270,6 +271,43 @@ def test_a_loader_without_any_batch_of_torchs_is_not_followed_either():
     tables = taken_elsewhere(share=0)
     tables.rows["batches"] = []
     assert "train.py:40 is not followed" in diagnose(tables).verdict.sentence
+
+
+def made_by_thread(run: Run) -> RunTables:
+    """Return the tables of a run whose one worker is a thread of the script's own."""
+    tables = play(run)
+    tables.rows["loaders"][0] |= {"workers": 0, "prefetch_factor": 0, "start_method": ""}
+    for row in tables.rows["batches"]:
+        row["worker"] = -1
+    return tables
+
+
+def test_a_thread_that_makes_all_batches_is_no_worker_and_not_the_training_thread():
+    # What the training thread is at meanwhile is a queue, and no code that makes batches.
+    waiting = (f"{SCRIPT}:12:Background.__next__", "data_wait", 0.5, 0.0)
+    run = Run(workers=1, service_ms=20, cores=2, busy_cores=1.1, rank_stacks=[waiting])
+    finding, *others = diagnose(made_by_thread(run)).findings
+    assert (finding.rule, finding.cause) == ("too-few-workers", None)
+    assert "one thread of the rank makes all batches of the loader at train.py:40" in finding.title
+    (remedy,) = finding.remedies
+    assert remedy.change == "2 workers instead of none"
+    # The rank, which waits 10 of 20 ms, may also wait for the interpreter while it computes.
+    assert remedy.low < 20 / 12 < remedy.high
+    assert all("Background" not in each.title for each in others)
+
+
+def test_cores_that_a_job_has_used_were_not_taken_by_others():
+    run = Run(workers=2, service_ms=22, worker_cpu=0.95, cores=2, busy_cores=2.0)
+    tables = play(run)
+    end_ns = max(tables.system["t_ns"])
+    for pid in (100, 1000, 1001):  # sampled as if they had used 0.9 of the 1.9 cores
+        for t_ns in range(0, end_ns, 100_000_000):
+            tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=30.0)
+    measured = measure(tables)
+    assert measured is not None
+    used = 2 * 0.95
+    assert measured.pipeline.cores >= used
+    assert Simulator(measured).calibration == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -757,6 +757,21 @@ def test_hooks_that_torch_calls_are_outside_of_the_model(phase: str, inside: str
     assert rules["time-outside-model"].evidence["share_of_time"] == pytest.approx(45 / 77, abs=0.02)
 
 
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("source", "fires"), [("time.sleep(0.03)", False), ("requests.post(url, statistics)", True)]
+)
+def test_a_hook_that_sleeps_stands_for_the_device(
+    phase: str, source: str, fires: bool, tmp_path: Path
+):
+    (tmp_path / "train.py").write_text(f"{source}\n")
+    called = ENGINE if phase == "backward" else stack(LOOP, CALLS_HOOK)
+    script = mostly_in(stack(called, f"{tmp_path}/train.py:1:hook"), phase)
+    for row in script.tables.rows["stacks"]:
+        row["cpu_ns"] = 0
+    assert ("time-outside-model" in found(script)[1]) == fires
+
+
 @pytest.mark.parametrize("phase", ["other", "backward"])
 @pytest.mark.parametrize(("on_cpu", "fires"), [(1.0, True), (0.02, False)])
 def test_a_line_that_reads_a_tensor_of_the_cpu_is_work_of_its_own(

@@ -119,7 +119,7 @@ class HandedBatches:
             batch: The batch.
         """
         state = known_state(iterator)
-        if state is None or state.loader < 0 or not self._recorder.is_beside_training():
+        if state is None or state.loader < 0 or not self._recorder.is_other_thread():
             return
         samples, sampler_ns = delivered(iterator, state, batch, ended=False)
         self._note(state, state.fetches, samples, sampler_ns, batch)
@@ -129,7 +129,7 @@ class HandedBatches:
     @guarded
     def recorded(self, state: IteratorState, batch: object, samples: int) -> None:
         """Note a batch of such a thread whose request has a row, as none has trained by then."""
-        if state.loader >= 0 and self._recorder.is_beside_training():
+        if state.loader >= 0 and self._recorder.is_other_thread():
             self._note(state, -1, samples, -1, batch)
 
     def _note(
@@ -188,7 +188,7 @@ class HandedBatches:
     def _handed_on(self, item: object) -> HandedBatch | None:
         """Return the batch that this thread hands on as an item; None if that is none."""
         batch = self._taken.get(get_ident())
-        if batch is None or not self._recorder.is_beside_training() or not batch.is_in(item):
+        if batch is None or not self._recorder.is_other_thread() or not batch.is_in(item):
             return None
         del self._taken[get_ident()]
         return batch
@@ -224,7 +224,7 @@ class HandedBatches:
     def _requested(
         self, iterator: HandedIterator, waiting: int, at_ns: int | None = None
     ) -> _Request | None:
-        if self._recorder.is_beside_training():
+        if self._recorder.is_other_thread():
             return None
         iterator.waiting = waiting
         began = self._recorder.fetch_began(iterator, at_ns)
@@ -262,7 +262,7 @@ class HandedBatches:
             iterator, began = request
             iterator.came(batch)
             self._recorder.fetch_ended(iterator, began, item, ended=batch is None)
-        elif batch is not None and self._recorder.is_beside_training():  # hands it on itself
+        elif batch is not None and self._recorder.is_other_thread():  # hands it on itself
             self._taken[get_ident()] = batch._replace(identity=id(item))
 
     def _setting(self, original: Callable[..., None]) -> Callable[..., None]:

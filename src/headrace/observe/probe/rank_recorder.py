@@ -217,7 +217,7 @@ class TrainingThread:
         unknown = self._thread is None and get_ident() not in self._seen_threads
         return unknown or not self._under_way
 
-    def is_beside_training(self) -> bool:
+    def is_other_thread(self) -> bool:
         """Return whether this is not the training thread: the main one, until one has trained."""
         training = threading.main_thread().ident if self._thread is None else self._thread
         return get_ident() != training

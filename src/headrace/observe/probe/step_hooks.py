@@ -37,6 +37,7 @@ from headrace.observe.probe.step_reports import (
     optimizer_ended,
 )
 
+_Next = Callable[[Any], Any]
 OnBatch = Callable[[Any, object], object]
 """Called with an iterator and a batch of it whose request is not recorded."""
 
@@ -44,14 +45,14 @@ OnBatch = Callable[[Any, object], object]
 def hook_next(recorder: RankRecorder, iterator_class: Any, on_unrecorded: OnBatch) -> None:
     """Record the requests for batches of a class of iterators."""
     prepare_class(iterator_class)
-    iterator_class.__next__ = _new_next(recorder, iterator_class.__next__, on_unrecorded)
+    original = iterator_class.__next__
+    unrecorded = _unrecorded_next(original, on_unrecorded)
+    iterator_class.__next__ = _new_next(recorder, original, unrecorded)
     if "next" in vars(iterator_class):
         iterator_class.next = iterator_class.__next__
 
 
-def _new_next(
-    recorder: RankRecorder, original: Callable[[Any], Any], on_unrecorded: OnBatch
-) -> Callable[[Any], Any]:
+def _new_next(recorder: RankRecorder, original: _Next, unrecorded: _Next) -> _Next:
     """Return an iterator's `__next__` that is recorded."""
     waiting, grad_is_on = recorder.waiting, recorder.grad_is_on
     queue = waiting.append
@@ -80,9 +81,7 @@ def _new_next(
             SESSION.fault("fetch_began", error)
             began = None
         if began is None:  # a part of another request, of another thread, or not recorded
-            batch = original(self)
-            on_unrecorded(self, batch)
-            return batch
+            return unrecorded(self)
         try:
             batch = original(self)
         except BaseException as error:
@@ -114,6 +113,18 @@ def _new_next(
         return batch
 
     return __next__
+
+
+def _unrecorded_next(original: _Next, on_unrecorded: OnBatch) -> _Next:
+    """Return an iterator's `__next__` that hands on a batch whose request is not recorded."""
+
+    @skipped_by_warnings
+    def unrecorded(iterator: Any) -> Any:
+        batch = original(iterator)
+        on_unrecorded(iterator, batch)
+        return batch
+
+    return unrecorded
 
 
 def hook_backward(recorder: RankRecorder, torch: Any) -> None:

@@ -373,11 +373,7 @@ def measure_from(
     batches, workers = steady.batches, int(loader["workers"][0])
     in_rank, by_thread = not workers, is_made_by_thread(fetches, int(loader["loader"][0]), workers)
     workers = max(workers, int(by_thread))
-    shares = work.shares(loader, fetches) if offload is None else None
-    sharing, busiest = workers, 0.0
-    if shares and shares.unequal:
-        sharing = max(workers - shares.idle, 1)
-        busiest = shares.largest if sharing > 1 else 0.0
+    sharing, busiest = _sharing(work.shares(loader, fetches) if offload is None else None, workers)
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
     # Both are part of the data wait; what a device does not wait for is in its steps already.
     waited = float((steady.data_wait_ns / batches).mean())
@@ -438,6 +434,14 @@ def loader_rows(
         return rows
     prefetch = np.where(rows["workers"] == 0, 2, rows["prefetch_factor"])
     return Columns({**rows, "workers": np.maximum(rows["workers"], 1), "prefetch_factor": prefetch})
+
+
+def _sharing(shares: WorkerShares | None, workers: int) -> tuple[int, float]:
+    """Return how many workers make batches, and the busiest one's share; 0: equal shares."""
+    if shares is None or not shares.unequal:
+        return workers, 0.0
+    sharing = max(workers - shares.idle, 1)
+    return sharing, shares.largest if sharing > 1 else 0.0
 
 
 def _cores_left(host: HostUsage, used: float) -> float:

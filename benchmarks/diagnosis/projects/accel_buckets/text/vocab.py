@@ -5,7 +5,7 @@ class WordTokenizer:
     """A word-level tokenizer with the parts of the HF interface that we need."""
 
     def __init__(self, words):
-        self.index = {w: i + 4 for i, w in enumerate(words)}
+        self.index = {w: i + 4 for i, w in enumerate(dict.fromkeys(words))}
         self.pad_token_id, self.unk_token_id, self.cls_token_id, self.sep_token_id = 0, 1, 2, 3
 
     def __len__(self):

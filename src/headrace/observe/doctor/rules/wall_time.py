@@ -420,10 +420,10 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     and in inference after each batch, the model's own code counts as model, and so do lines that
     may be its: only lines that call another library count there, those that sleep or are in files
     that say nothing of tensors, where modules are seen to run besides, and all of a function that
-    hands the loader's batches on. Hooks on tensors
-    and modules that torch calls in forward and backward, such as for histograms of gradients, are
-    outside, too, but for what they do by torch's own functions. Where none of torch's optimizers
-    steps, code that writes parameters by their gradients is the script's own, and no part of this.
+    hands the loader's batches on. Hooks on tensors and modules that torch calls in forward and
+    backward, such as for histograms of gradients, are outside, too, but for what they do by torch's
+    own functions, and where they sleep. Where none of torch's optimizers steps, code that writes
+    parameters by their gradients is the script's own, and no part of this.
     A script of which no step was recorded, such as inference without a loader, has the line outside
     the model named that it was at longest.
     """
@@ -525,7 +525,10 @@ def _in_hooks(evidence: Evidence) -> tuple[list[StackSample], Floats]:
     for phase in ("forward", "backward"):
         inside = evidence.rank_samples_in((phase,))
         hooks = [each for each in map(hook_part, inside) if each is not None]
-        hooks = [each for each in hooks if not _waits_for_device(evidence, each)]
+        # A hook that sleeps stands for the device that the module would run on.
+        hooks = [
+            each for each in hooks if not (_waits_for_device(evidence, each) or is_sleep(each))
+        ]
         phase_ns = steps.phase_ns(phase)
         share = _share_of_phase(hooks, inside, float(phase_ns.sum()))
         spent += np.minimum(phase_ns, 2.0 * float(np.median(phase_ns))) * share
