@@ -34,19 +34,51 @@ LIGHT_HEAD = HEAD.replace("torch.optim.SGD(", "Descent(").replace(
 )
 SCRIPTS = {
     "background": """
-import queue, threading
+import collections, threading
 class Slow(Dataset):
     def __len__(self): return 240
     def __getitem__(self, i):
         time.sleep(0.005)
         return torch.ones(4)
-ahead = queue.Queue()
+ahead = collections.deque()
 def fetch():
-    for x in DataLoader(Slow(), 8): ahead.put(x)
+    for x in DataLoader(Slow(), 8): ahead.append(x)
 thread = threading.Thread(target=fetch)
 thread.start()
 thread.join()
-for _ in range(30): step(ahead.get())
+for _ in range(30): step(ahead.popleft())
+""",
+    "own queue": """
+import gc, queue, threading, weakref
+from concurrent.futures import ThreadPoolExecutor
+class Counted(queue.Queue):
+    def __init__(self):
+        super().__init__()
+        self.lock, self.count = threading.Lock(), 0
+    def put(self, item):
+        with self.lock:
+            self.count += 1
+            super().put(item)
+    def qsize(self):
+        with self.lock: return self.count
+    def get(self, *args):
+        with self.lock:
+            self.count -= 1
+            return super().get(*args)
+pool, counted = ThreadPoolExecutor(1), Counted()
+def fetch():
+    for x in DataLoader([torch.ones(4)] * 240, 8): counted.put(x)
+pool.submit(fetch).result()
+for _ in range(30): step(counted.get())
+gc.disable()
+failed = pool.submit(next, iter([]))
+try: failed.result()
+except StopIteration: pass
+pool.shutdown()
+known = weakref.ref(failed)
+del failed
+assert known() is None, "a future that failed is held by its own traceback"
+gc.enable()
 """,
     "odd fields": """
 class Batch:

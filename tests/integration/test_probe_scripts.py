@@ -36,7 +36,7 @@ from services.object_servers import WebHandler, object_server
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
 WORKERS = ("1", "1 keep", "0")  # of taken.py
-HANDED = ("queue", "future", "two", "polled", "own", "unworked")  # of handed.py
+HANDED = ("queue", "future", "two", "polled", "own", "unworked", "chunks", "beside")  # of handed.py
 # The thread that trains changes after the first; of the next, whose steps nobody counts, one passes
 # until that is seen.
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")
@@ -360,7 +360,8 @@ def test_batches_that_another_thread_takes_are_those_of_the_loader(part: Look, w
     assert len(taken) == len(fetches)
     assert all(row["ready"] >= 0 for row in fetches)
     steps = run.steps("train")
-    assert [(row["loader"], row["samples"]) for row in steps[-5:]] == [(0, 4)] * 5
+    counts = [2, 0, 2, 0] if way == "chunks" else [1] * 4  # both of a chunk come with the first
+    assert [row["batches"] for row in steps[-4:]] == counts
     assert sum(row["data_wait_ns"] for row in steps) > 0
 
 
@@ -368,10 +369,19 @@ def test_batches_of_a_thread_that_began_before_any_other_trained(tmp_path: Path)
     run = record(tmp_path, "handed", "queue")
     check(run)
     steps = run.steps("train")
-    # In the first epoch it keeps the queue's method as it was before a batch had come.
-    assert [(row["loader"], row["samples"]) for row in steps[-6:]] == [(0, 4)] * 6
+    assert [(row["loader"], row["samples"]) for row in steps[-11:]] == [(0, 4)] * 11
     numbers = [(row["epoch"], row["batch"]) for row in run.rows("fetches") if row["batch"] >= 0]
     assert len(set(numbers)) == len(numbers)
+
+
+def test_batches_of_a_thread_are_counted_once_where_no_optimizer_steps(tmp_path: Path):
+    run = record(tmp_path, "handed", "inference")
+    check(run)
+    fetches = [row for row in run.rows("fetches") if not row["ended"] and row["batch"] >= 0]
+    assert len({(row["epoch"], row["batch"]) for row in fetches}) == len(fetches) <= 12
+    rows = [row for row in run.rows("steps") if row["batches"]]
+    assert 11 <= sum(row["batches"] for row in rows) <= 12
+    assert {row["loader"] for row in rows} == {0}
 
 
 def test_ranks_that_a_script_starts_itself(tmp_path: Path):

@@ -89,15 +89,56 @@ def by_polling(loader):
         yield batch
 
 
+def by_chunks(loader):
+    made = queue.Queue(2)
+
+    def make():
+        batches = iter(loader)
+        for _ in range(BATCHES // 2):
+            made.put([next(batches), next(batches)])
+        made.put(None)
+
+    threading.Thread(target=make, daemon=True).start()
+    for chunk in iter(made.get, None):
+        yield from chunk
+
+
+def by_queue_beside_another(loader):
+    """The other queue's items have as many parts as a batch has samples."""
+    made, notes = queue.Queue(2), queue.Queue()
+
+    def make():
+        for number, batch in enumerate(loader):
+            notes.put((number, 0.5, "a", None))
+            made.put(batch)
+        made.put(None)
+
+    threading.Thread(target=make, daemon=True).start()
+    for batch in iter(made.get, None):
+        notes.get()
+        yield batch
+
+
 way = sys.argv[1]
 kind = headrace.DataLoader if way == "own" else DataLoader
 workers = 0 if way == "unworked" else 2
 loader = kind(Rows(), batch_size=SIZE, num_workers=workers)
-hand_on = {"future": by_future, "two": by_two_threads, "polled": by_polling}.get(way, Background)
+ways = {
+    "future": by_future,
+    "two": by_two_threads,
+    "polled": by_polling,
+    "chunks": by_chunks,
+    "beside": by_queue_beside_another,
+}
+hand_on = ways.get(way, Background)
 model = nn.Linear(3, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(EPOCHS):
     for x, y in hand_on(loader):
+        if way == "inference":
+            with torch.no_grad():
+                model(x)
+            continue
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()

@@ -21,7 +21,11 @@ from headrace.core.warning_frames import skipped_by_warnings
 from headrace.observe.probe import install_hooks
 from headrace.observe.probe.batch_samples import collated_samples, fetched_samples
 from headrace.observe.probe.loader_workers import start_method
-from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER
+from headrace.observe.probe.loaders import (
+    LOADER_OF_THREAD,
+    LOADER_REGISTRY,
+    STARTING_LOADER,
+)
 from headrace.observe.probe.process_usage import OwnReads
 from headrace.observe.probe.read_monitor import READ_MONITOR, ReceivedTotals
 from headrace.observe.probe.recording_session import SESSION, guarded
@@ -313,7 +317,10 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
 
 def _loader_at_work() -> int:
-    return SESSION.loader if SESSION.role == "worker" else LOADER_REGISTRY.asked
+    if SESSION.role == "worker":
+        return SESSION.loader
+    beside = LOADER_OF_THREAD.get()
+    return LOADER_REGISTRY.asked if beside < 0 else beside
 
 
 class OwnBatchObserver:

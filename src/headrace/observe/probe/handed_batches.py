@@ -2,7 +2,7 @@
 
 As background generators do by a queue, and pools of threads, which are asked for the next batch, by
 a future. The training thread then waits for the queue or the future, and not in the loader's
-iterator: each such wait is recorded as its request for a batch of that loader. Nothing is hooked
+iterator: each such wait is recorded as its request for a batch of that loader. The hooks do nothing
 before such a thread takes a batch.
 """
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import queue
 import sys
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from itertools import islice
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -24,8 +26,11 @@ from headrace.observe.probe.rank_recorder import FetchBegan, RankRecorder
 from headrace.observe.probe.recording_session import guarded
 
 _ATTRIBUTE = "_headrace_batches"
-"""Of queues, the batches in them; of futures, the batch that they bring."""
-_Place = tuple[object, int]
+"""Of queues, the batches in them; of futures, those that they bring."""
+_FUTURES = ("/concurrent/futures/", "/asyncio/")
+"""Code that asks futures for what others want of them."""
+_MOST_TAKEN, _MOST_PARTS, _MOST_STALE = 16, 64, 64
+Place = tuple[object, int]
 """Code, and a line of it, that asks futures for batches."""
 
 
@@ -48,14 +53,6 @@ class HandedBatch(NamedTuple):
     sampler_ns: int
     identity: int
 
-    def is_in(self, item: object) -> bool:
-        """Return whether it is an object, or a part of it, or may have been made into it."""
-        if id(item) == self.identity:
-            return True
-        if isinstance(item, (tuple, list)) and any(id(part) == self.identity for part in item):
-            return True
-        return self.samples >= 0 and samples_in(item) == self.samples  # such as on a device
-
 
 class HandedIterator:
     """Stands for a loader's iterator in the hooks, where its batches are handed on.
@@ -71,13 +68,14 @@ class HandedIterator:
         state.begin_epoch(loader, 0)
         state.ready = _waiting
 
-    def came(self, batch: HandedBatch | None) -> None:
-        """Note what the training thread has got; None: no batch."""
+    def came(self, batch: HandedBatch | None) -> IteratorState:
+        """Note what the training thread has got, and return what is known of it; None: no batch."""
         state = self._headrace_state
         self.batch_samples, self._sampler_ns, state.fetches = 0, -1, -1
         if batch is not None:
             self.batch_samples, self._sampler_ns = batch.samples, batch.sampler_ns
             state.epoch, state.fetches = batch.epoch, batch.number
+        return state
 
     def take_order_ns(self) -> int:
         """Return the time of the sampler for the batch that came last; -1 if unknown."""
@@ -88,31 +86,69 @@ def _waiting(iterator: HandedIterator) -> int:
     return iterator.waiting
 
 
-_Request = tuple[HandedIterator, FetchBegan]
+Request = tuple[HandedIterator, FetchBegan]
 """A request of the training thread's for a batch: of which loader, and what `fetch_ended` needs."""
 
 
 class _QueuedBatches:
-    """The batches in a queue, by the identity of the item that each is in."""
+    """The batches in a queue, by the identity of the item that they are in."""
 
-    def __init__(self, iterator: HandedIterator) -> None:
-        self.iterator = iterator  # of the batch that was put last
-        self.by_item: dict[int, HandedBatch] = {}
+    def __init__(self) -> None:
+        self._by_item: defaultdict[int, deque[list[HandedBatch]]] = defaultdict(deque)
+        self._last: HandedBatch | None = None
+
+    def put(self, item: object, batches: list[HandedBatch], waiting: int) -> None:
+        """Note an item that is put; `waiting`: how many items there are."""
+        self._last = batches[-1]
+        if len(self._by_item) > waiting + _MOST_STALE:  # it was emptied in another way
+            self._by_item.clear()
+        self._by_item[id(item)].append(batches)
+
+    def take(self, item: object) -> list[HandedBatch]:
+        """Return the batches in an item, which is put or got, and forget them."""
+        held = self._by_item.get(id(item))
+        if held is None:
+            return []
+        batches = held.popleft()
+        if not held:
+            del self._by_item[id(item)]
+        return batches
+
+    def expected(self, items: Any) -> HandedBatch | None:
+        """Return the batch that is got next, of the items that wait; else the one put last."""
+        held = self._by_item.get(id(items[0])) if len(items) else None
+        return held[0][0] if held else self._last
 
 
 class HandedBatches:
-    """Follows batches from the threads that take them to the training thread."""
+    """Follows batches from the threads that take them to the training thread.
+
+    Attributes:
+        is_active: Another thread than the training one has taken a batch.
+    """
 
     def __init__(self, recorder: RankRecorder) -> None:
+        self.is_active = False
         self._recorder = recorder
-        self._taken: dict[int, HandedBatch] = {}  # by the thread that has not handed it on yet
+        # By the thread that has not handed them on yet; the latest come last.
+        self._taken: dict[int, deque[HandedBatch]] = {}
         self._iterators: dict[int, HandedIterator] = {}  # by loader
-        self._places: dict[_Place, HandedIterator] = {}  # that have got batches of futures
-        self._is_hooked = False
+        self._places: dict[Place, HandedIterator] = {}  # that have got batches of futures
+
+    def hook(self) -> None:
+        """Hook Python's queues and futures."""
+        hooked: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+            (queue.Queue, "put", self._putting),
+            (queue.Queue, "get", self._getting),
+            (Future, "set_result", self._setting),
+            (Future, "result", self._resulting),
+        )
+        for owner, name, hooking in hooked:
+            setattr(owner, name, hooking(getattr(owner, name)))
 
     @guarded
     def taken(self, iterator: Any, batch: object) -> None:
-        """Note a batch whose request is not recorded, if another thread than that of steps has it.
+        """Note a batch that a thread has taken, if another one trains.
 
         Args:
             iterator: Of its loader.
@@ -135,189 +171,242 @@ class HandedBatches:
     def _note(
         self, state: IteratorState, number: int, samples: int, sampler_ns: int, batch: object
     ) -> None:
-        if not self._is_hooked:
-            self._is_hooked = True
-            self._hook()
-        self._taken[get_ident()] = HandedBatch(
-            state.loader, state.epoch, number, samples, sampler_ns, id(batch)
-        )
+        self.is_active = True
+        taken = self._taken.setdefault(get_ident(), deque(maxlen=_MOST_TAKEN))
+        taken.append(HandedBatch(state.loader, state.epoch, number, samples, sampler_ns, id(batch)))
 
-    def _hook(self) -> None:
-        queue.Queue.put = self._putting(queue.Queue.put)  # type: ignore[method-assign]
-        queue.Queue.get = self._getting(queue.Queue.get)  # type: ignore[method-assign]
-        Future.set_result = self._setting(Future.set_result)  # type: ignore[method-assign]
-        Future.result = self._resulting(Future.result)  # type: ignore[method-assign]
+    def _handed_on(self, item: object) -> list[HandedBatch]:
+        """Return the batches that this thread hands on as an item, in the order of being taken."""
+        taken = self._taken.get(get_ident())
+        if not taken or not self._recorder.is_other_thread():
+            return []
+        identities = {id(item), *(id(part) for part in _parts_of(item))}
+        found = [batch for batch in taken if batch.identity in identities]
+        if not found and taken[-1].samples >= 0 and _has_array(item):  # such as on a device
+            found = [taken[-1]] if samples_in(item) == taken[-1].samples else []
+        if found:
+            taken.clear()
+        return found
 
-    def _putting(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        @skipped_by_warnings
-        def put(self: Any, item: object, *args: Any, **kwargs: Any) -> None:
-            queued = handed.puts(self, item)
-            try:
-                original(self, item, *args, **kwargs)
-            except BaseException:  # such as that it is full
-                handed.not_put(queued, item)
-                raise
-
-        handed = self
-        return put
-
-    @guarded
-    def puts(self, of_queue: Any, item: object) -> _QueuedBatches | None:
-        """Note that an item is about to be put in a queue, and return the batches there.
-
-        None: it is no batch.
-        """
-        queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
-        batch = self._handed_on(item)
-        if batch is None:
-            return None
-        iterator = self._iterator_of(batch)
-        if queued is None:
-            queued = of_queue.__dict__[_ATTRIBUTE] = _QueuedBatches(iterator)
-        queued.iterator, queued.by_item[id(item)] = iterator, batch
-        return queued
-
-    @guarded
-    def not_put(self, queued: _QueuedBatches | None, item: object) -> None:
-        """Note that the queue did not take it; the thread may try again."""
-        batch = None if queued is None else queued.by_item.pop(id(item), None)
-        if batch is not None:
-            self._taken[get_ident()] = batch._replace(identity=id(item))
-
-    def _handed_on(self, item: object) -> HandedBatch | None:
-        """Return the batch that this thread hands on as an item; None if that is none."""
-        batch = self._taken.get(get_ident())
-        if batch is None or not self._recorder.is_other_thread() or not batch.is_in(item):
-            return None
-        del self._taken[get_ident()]
-        return batch
+    def _takes_over(self, item: object, batches: Iterable[HandedBatch]) -> None:
+        """Note that this thread has batches as an item, which it may hand on."""
+        taken = self._taken.setdefault(get_ident(), deque(maxlen=_MOST_TAKEN))
+        taken.extend(batch._replace(identity=id(item)) for batch in batches)
 
     def _iterator_of(self, batch: HandedBatch) -> HandedIterator:
         if batch.loader not in self._iterators:
             self._iterators[batch.loader] = HandedIterator(batch.loader)
         return self._iterators[batch.loader]
 
+    def _putting(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        @skipped_by_warnings
+        def put(self: Any, item: object, *args: Any, **kwargs: Any) -> None:
+            if not handed.is_active:
+                original(self, item, *args, **kwargs)
+                return
+            handed.puts(self, item)
+            try:
+                original(self, item, *args, **kwargs)
+            except BaseException:  # such as that it is full
+                handed.not_put(self, item)
+                raise
+
+        handed = self
+        return put
+
+    @guarded
+    def puts(self, of_queue: Any, item: object) -> None:
+        """Note that an item is about to be put in a queue."""
+        queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
+        batches = self._handed_on(item)
+        if batches:
+            if queued is None:
+                queued = of_queue.__dict__[_ATTRIBUTE] = _QueuedBatches()
+            queued.put(item, batches, len(of_queue.queue))
+
+    @guarded
+    def not_put(self, of_queue: Any, item: object) -> None:
+        """Note that the queue did not take it; the thread may try again."""
+        queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
+        if queued is not None:
+            self._takes_over(item, queued.take(item))
+
     def _getting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         @skipped_by_warnings
         def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-            began_ns, waiting = monotonic_ns(), self.qsize()
-            request = handed.requested_of_queue(self, waiting)
+            if not handed.is_active:
+                return original(self, *args, **kwargs)
+            began_ns = monotonic_ns()
+            request = handed.requested_of_queue(self)
             try:
                 item = original(self, *args, **kwargs)
             except BaseException as error:
                 handed.raised(request, error)
                 raise
-            handed.got_from_queue(self, request or (began_ns, waiting), item)
+            handed.got_from_queue(self, request, item, began_ns)
             return item
 
         handed = self
         return get
 
     @guarded
-    def requested_of_queue(self, of_queue: Any, waiting: int) -> _Request | None:
+    def requested_of_queue(self, of_queue: Any) -> Request | None:
         """Record that a queue with batches is asked for one; None: not by the training thread."""
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
-        return None if queued is None else self._requested(queued.iterator, waiting)
+        expected = None if queued is None else queued.expected(of_queue.queue)
+        if expected is None:
+            return None
+        return self._requested(self._iterator_of(expected), len(of_queue.queue))
 
     def _requested(
         self, iterator: HandedIterator, waiting: int, at_ns: int | None = None
-    ) -> _Request | None:
+    ) -> Request | None:
         if self._recorder.is_other_thread():
             return None
+        self._recorder.gets_handed_batches()
         iterator.waiting = waiting
         began = self._recorder.fetch_began(iterator, at_ns)
         return None if began is None else (iterator, began)
 
     @guarded
-    def raised(self, request: _Request | None, error: BaseException) -> None:
+    def raised(self, request: Request | None, error: BaseException) -> None:
         """Record that a request ended with an error, as that a queue is still empty."""
         if request is not None:
             self._recorder.fetch_raised(*request, error)
 
     @guarded
     def got_from_queue(
-        self, of_queue: Any, request: _Request | tuple[int, int], item: object
+        self, of_queue: Any, request: Request | None, item: object, began_ns: int
     ) -> None:
-        """Record what a queue has brought.
+        """Record what a queue has brought, a mark of the end where that is no batch.
 
         Args:
             of_queue: The queue.
-            request: As it was recorded; or where it was not, when it began, and how many items
-                waited: whether a queue brings batches is known once the first one has come.
+            request: As it was recorded; whether a queue brings batches is not known before one has
+                come.
             item: What has come.
+            began_ns: When the thread asked for it.
         """
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
-        batch = None if queued is None else queued.by_item.pop(id(item), None)
-        if isinstance(request[0], HandedIterator):
-            self._got(request, batch, item)
-        elif batch is not None:
-            began_ns, waiting = request
-            self._got(self._requested(self._iterator_of(batch), waiting, began_ns), batch, item)
+        batches = [] if queued is None else queued.take(item)
+        if batches and request is None:
+            request = self._requested(self._iterator_of(batches[0]), 0, began_ns)
+        self._got(request, batches, item)
 
-    def _got(self, request: _Request | None, batch: HandedBatch | None, item: object) -> None:
-        """Record what has come; None for `batch`: none, such as a mark of the end."""
+    def _got(self, request: Request | None, batches: list[HandedBatch], item: object) -> None:
+        """Record what has come; without batches, that there are no more."""
         if request is not None:
-            iterator, began = request
-            iterator.came(batch)
-            self._recorder.fetch_ended(iterator, began, item, ended=batch is None)
-        elif batch is not None and self._recorder.is_other_thread():  # hands it on itself
-            self._taken[get_ident()] = batch._replace(identity=id(item))
+            self._end(request, batches[0] if batches else None, item)
+            for batch in batches[1:]:  # which came with it
+                further = self._requested(self._iterator_of(batch), 1)
+                if further is not None:
+                    self._end(further, batch, item)
+        elif self._recorder.is_other_thread():
+            self._takes_over(item, batches)
+
+    def _end(self, request: Request, batch: HandedBatch | None, item: object) -> None:
+        iterator, (began_ns, ready, _, follows_step) = request
+        if batch is not None:
+            iterator = self._iterator_of(batch)  # which may be another one than was expected
+        began = (began_ns, ready, iterator.came(batch), follows_step)
+        self._recorder.fetch_ended(iterator, began, item, ended=batch is None)
 
     def _setting(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         @skipped_by_warnings
         def set_result(self: Any, result: object) -> None:
-            note(self, result)
+            if handed.is_active:
+                handed.sets(self, result)
             original(self, result)
 
-        note = self._set_result
+        handed = self
         return set_result
 
     @guarded
-    def _set_result(self, future: Any, result: object) -> None:
-        batch = self._handed_on(result)
-        if batch is not None:
-            future.__dict__[_ATTRIBUTE] = batch
+    def sets(self, future: Any, result: object) -> None:
+        """Note that a future gets its result."""
+        batches = self._handed_on(result)
+        if batches:
+            future.__dict__[_ATTRIBUTE] = batches
 
     def _resulting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         @skipped_by_warnings
         def result(self: Any, *args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe is the same
-            place = (caller.f_code, caller.f_lineno)
-            request = handed.requested_of_future(self, place)
+            request = place = None
             try:
-                value = original(self, *args, **kwargs)
-            except BaseException as error:
-                handed.raised(request, error)
-                raise
-            handed.got_from_future(self, place, request, value)
-            return value
+                if not handed.is_active:
+                    return original(self, *args, **kwargs)
+                place = handed.asking_place()
+                request = handed.requested_of_future(self, place)
+                try:
+                    value = original(self, *args, **kwargs)
+                except BaseException as error:
+                    handed.raised(request, error)
+                    raise
+                handed.got_from_future(self, place, request, value)
+                return value
+            finally:
+                # As Python's own does: an error's traceback would hold the future that holds it.
+                self = request = place = None
 
         handed = self
         return result
 
     @guarded
-    def requested_of_future(self, future: Any, place: _Place) -> _Request | None:
+    def asking_place(self) -> Place | None:
+        """Return the line that asks for a future's result, below that of pools and event loops."""
+        frame = sys._getframe(2).f_back  # noqa: SLF001 - of who called the hook that calls this
+        while frame is not None and any(part in frame.f_code.co_filename for part in _FUTURES):
+            frame = frame.f_back
+        return None if frame is None else (frame.f_code, frame.f_lineno)
+
+    @guarded
+    def requested_of_future(self, future: Any, place: Place | None) -> Request | None:
         """Record that a future is asked for its result; None: it is none of interest.
 
         One that is not done is taken for a batch if the last one was that this place has got.
         """
-        batch: HandedBatch | None = future.__dict__.get(_ATTRIBUTE)
+        batches: list[HandedBatch] | None = future.__dict__.get(_ATTRIBUTE)
         is_done = future.done()
-        if batch is not None:
-            return self._requested(self._iterator_of(batch), int(is_done))
-        iterator = None if is_done else self._places.get(place)
+        if batches is not None:
+            return self._requested(self._iterator_of(batches[0]), int(is_done))
+        iterator = None if is_done or place is None else self._places.get(place)
         return None if iterator is None else self._requested(iterator, 0)
 
     @guarded
     def got_from_future(
-        self, future: Any, place: _Place, request: _Request | None, value: object
+        self, future: Any, place: Place | None, request: Request | None, value: object
     ) -> None:
-        """Record what a future has brought, and that it does so for this place."""
-        batch: HandedBatch | None = future.__dict__.pop(_ATTRIBUTE, None)
-        if batch is not None:
-            self._places[place] = self._iterator_of(batch)
-        self._got(request, batch, value)
+        """Record what a future has brought, and whether it does so for this place."""
+        if self._recorder.is_other_thread():
+            self._takes_over(value, future.__dict__.get(_ATTRIBUTE, ()))
+            return
+        batches: list[HandedBatch] = future.__dict__.pop(_ATTRIBUTE, [])
+        if place is not None and batches:
+            self._places[place] = self._iterator_of(batches[0])
+        elif place is not None and value is not None:
+            self._places.pop(place, None)
+        if batches or value is None:
+            self._got(request, batches, value)
+        else:
+            self.raised(request, LookupError("no batch"))
+
+
+def _parts_of(item: object) -> Iterable[object]:
+    """Return the parts of a container, the first ones of many."""
+    if isinstance(item, (tuple, list)):
+        return item[:_MOST_PARTS]
+    return islice(item.values(), _MOST_PARTS) if isinstance(item, dict) else ()
+
+
+def _has_array(item: object) -> bool:
+    """Return whether an item is an array, or has one among its parts, or theirs; of few parts."""
+    if hasattr(item, "shape"):
+        return True
+    if isinstance(item, (tuple, list, dict)) and len(item) > _MOST_PARTS:
+        return False
+    parts = [item, *_parts_of(item)]
+    return any(hasattr(inner, "shape") for part in parts for inner in _parts_of(part))

@@ -207,6 +207,8 @@ def _take_place(loader: Any) -> _Place | None:
 
 STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers this thread is starting; in a worker, the one it works for."""
+LOADER_OF_THREAD: ContextVar[int] = ContextVar("headrace_thread_loader", default=-1)
+"""The loader that this thread asks for a batch beside the one that trains; -1: none."""
 _IS_ITERATING: ContextVar[bool] = ContextVar("headrace_iterating", default=False)
 """Whether this thread is making an iterator, which may take seconds: others may do so meanwhile."""
 

@@ -37,6 +37,8 @@ def hook_rank() -> None:
 
     RANK_RECORDER.grad_is_on = torch.is_grad_enabled
     RANK_RECORDER.on_early_batch = _HANDED_BATCHES.recorded
+    RANK_RECORDER.on_unrecorded_batch = _HANDED_BATCHES.taken
+    _HANDED_BATCHES.hook()
     LOADER_REGISTRY.on_iterator = RANK_RECORDER.iterating
     COPY_OBSERVER.on_begin = RANK_RECORDER.copy_began
     COPY_OBSERVER.on_end = RANK_RECORDER.copy_ended
@@ -55,7 +57,7 @@ def hook_rank() -> None:
         hook_collectives(torch, RANK_RECORDER.collective),
     )
     LOADER_HOOKS.loaders = OwnLoaderObserver()
-    hook_next(RANK_RECORDER, RecordedIterator, _HANDED_BATCHES.taken)
+    hook_next(RANK_RECORDER, RecordedIterator)
     after_import("ray.data.iterator", hook_ray_data)
     after_import("accelerate.data_loader", hook_accelerate)
     atexit.register(RANK_RECORDER.close)
@@ -70,8 +72,7 @@ def hook_rank() -> None:
 
 def _hook_torch_loader(module: Any) -> None:
     LOADER_REGISTRY.hook_torch(module)
-    base = module._BaseDataLoaderIter  # noqa: SLF001 - of all torch iterators
-    hook_next(RANK_RECORDER, base, _HANDED_BATCHES.taken)
+    hook_next(RANK_RECORDER, module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
     time_queue_reads(module)  # last, because some versions of torch lack what it hooks
 
 

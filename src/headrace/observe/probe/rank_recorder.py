@@ -83,6 +83,8 @@ class TrainingThread:
         self._asked: int | None = None
         self._thread: int | None = None  # that steps the optimizer; None before the first step
         self._seen_threads: set[int] = set()
+        # The main thread gets batches that another one has taken; needed until one has trained.
+        self._gets_handed = False
         # The training thread, if it is sampled, and recording was on as the step began.
         self._live_thread: int | None = None
         self._under_way = False  # there is a step, or time between steps, to add to
@@ -187,10 +189,7 @@ class TrainingThread:
             self._claimed = SESSION.claim_rank()
         if not self._claimed:
             return True
-        if self._thread is None:
-            if not any_thread:
-                self._seen_threads.add(thread)
-        elif thread != self._thread and not any_thread:
+        if self._is_beside(thread, any_thread=any_thread):
             return True
         if self._was_off and resumes:
             self._was_off = False
@@ -198,6 +197,17 @@ class TrainingThread:
         live = not self._was_off and self._thread is not None and is_sampled(self._thread)
         self._set_live_thread(self._thread if live else None)
         return self._was_off
+
+    def _is_beside(self, thread: int, *, any_thread: bool) -> bool:
+        """Return whether a thread's reports do not count; until one has trained, note it."""
+        if any_thread:
+            return False
+        if self._thread is not None:
+            return thread != self._thread
+        if self._gets_handed and self.is_other_thread():
+            return True
+        self._seen_threads.add(thread)
+        return False
 
     def _switched_off(self) -> None:
         if PROFILER_TRACE.under_way:
@@ -221,6 +231,16 @@ class TrainingThread:
         """Return whether this is not the training thread: the main one, until one has trained."""
         training = threading.main_thread().ident if self._thread is None else self._thread
         return get_ident() != training
+
+    def gets_handed_batches(self) -> None:
+        """Note that the training thread gets batches that another one has taken.
+
+        Before any has trained, and if none does, as in inference, what both ask for counts: from
+        here on the main thread alone.
+        """
+        if self._thread is None and not self._gets_handed:
+            self._gets_handed = True
+            self._forget()
 
     def _is_in_backward(self) -> bool:
         """Return whether this is a thread of torch's that runs a backward of this rank.
@@ -276,11 +296,13 @@ class RankRecorder(TrainingThread):
         grad_is_on: Returns whether gradients are on in the calling thread.
         on_early_batch: Gets batches that came before any thread has trained, with the state of
             their iterator and their samples.
+        on_unrecorded_batch: Gets batches whose requests have no row, with their iterator.
     """
 
     def __init__(self) -> None:
         self.grad_is_on: Callable[[], bool] = lambda: True
         self.on_early_batch: Callable[[IteratorState, object, int], object] = lambda *_: None
+        self.on_unrecorded_batch: Callable[[Any, object], object] = lambda *_: None
         super().__init__()
 
     def forked(self) -> None:
@@ -370,6 +392,8 @@ class RankRecorder(TrainingThread):
             now_ns = monotonic_ns()
             self.is_fetching = False
             if self._live_thread != get_ident() and self._is_off():
+                if not ended:  # since it began, another thread has trained
+                    self.on_unrecorded_batch(iterator, batch)
                 return
             began_ns, ready, state, follows_step = began
             samples, sampler_ns = delivered(iterator, state, batch, ended=ended)

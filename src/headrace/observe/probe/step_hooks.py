@@ -21,6 +21,7 @@ from headrace.observe.probe.iterator_state import (
     prepare_class,
     stream_samples,
 )
+from headrace.observe.probe.loaders import LOADER_OF_THREAD
 from headrace.observe.probe.rank_recorder import (
     MAX_STEPS_WITHOUT_FETCH,
     FetchBegan,
@@ -38,15 +39,13 @@ from headrace.observe.probe.step_reports import (
 )
 
 _Next = Callable[[Any], Any]
-OnBatch = Callable[[Any, object], object]
-"""Called with an iterator and a batch of it whose request is not recorded."""
 
 
-def hook_next(recorder: RankRecorder, iterator_class: Any, on_unrecorded: OnBatch) -> None:
+def hook_next(recorder: RankRecorder, iterator_class: Any) -> None:
     """Record the requests for batches of a class of iterators."""
     prepare_class(iterator_class)
     original = iterator_class.__next__
-    unrecorded = _unrecorded_next(original, on_unrecorded)
+    unrecorded = _unrecorded_next(recorder, original)
     iterator_class.__next__ = _new_next(recorder, original, unrecorded)
     if "next" in vars(iterator_class):
         iterator_class.next = iterator_class.__next__
@@ -115,13 +114,20 @@ def _new_next(recorder: RankRecorder, original: _Next, unrecorded: _Next) -> _Ne
     return __next__
 
 
-def _unrecorded_next(original: _Next, on_unrecorded: OnBatch) -> _Next:
-    """Return an iterator's `__next__` that hands on a batch whose request is not recorded."""
+def _unrecorded_next(recorder: RankRecorder, original: _Next) -> _Next:
+    """Return what an iterator's `__next__` does where its request is not recorded."""
 
     @skipped_by_warnings
     def unrecorded(iterator: Any) -> Any:
-        batch = original(iterator)
-        on_unrecorded(iterator, batch)
+        if not recorder.is_other_thread():
+            return original(iterator)
+        state = iterator._headrace_state  # noqa: SLF001 - see iterator_state
+        token = LOADER_OF_THREAD.set(-1 if state is None else state.loader)
+        try:
+            batch = original(iterator)
+        finally:
+            LOADER_OF_THREAD.reset(token)
+        recorder.on_unrecorded_batch(iterator, batch)
         return batch
 
     return unrecorded

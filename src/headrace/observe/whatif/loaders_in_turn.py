@@ -96,6 +96,7 @@ def speedup_of_part(whole: float, part: float) -> float:
 def is_made_by_thread(fetches: Columns, loader: int, workers: int) -> bool:
     """Return whether a thread of the script's makes a loader's batches, which has no workers.
 
-    Such as a background generator does, that hands them on: then batches are seen to wait.
+    Such as a background generator does, that hands them on: then it is known whether batches wait.
     """
-    return not workers and bool((fetches.having(loader=loader)["ready"] >= 0).any())
+    mine = fetches.having(loader=loader, ended=0)
+    return not workers and mine.count > 0 and float((mine["ready"] >= 0).mean()) > 0.5

@@ -106,9 +106,9 @@ workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less.
 _START_NS = (60e6, 5e6)
 """Time by which a forked worker's first batch is later than its others, at most and at least: it
 took 6 ms where the rank had imported all that it needs, and 58 ms where it had not."""
-_SWITCH_NS = 5e6
-"""What the training thread waits for the interpreter in a step, at most, if a thread beside it
-makes batches in Python: such a thread gives it away every 5 ms (`sys.getswitchinterval`)."""
+_BESIDE_THREAD = 0.3
+"""The share of a step for which it waits for the interpreter, at most, if a thread beside it makes
+batches in Python. Steps that slept for 10 ms took 13.2 ms beside one, and 10.5 beside workers."""
 _RECEIVE_NS = 3e6
 """CPU time here for a batch from another host: a proxy process took 3.2 ms for 9.6 MB."""
 _AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
@@ -246,6 +246,7 @@ class Simulator:
         making_ns, starting_ns = begins.making_ns, begins.starting_ns
         if change.workers and not self.measured.pipeline.workers:
             making_ns += service_ns * begins.count
+        if change.workers and (self.measured.by_thread or not self.measured.pipeline.workers):
             starting_ns += change.start_ns * begins.count
         return starting_ns + making_ns * longer / change.batch_factor
 
@@ -310,7 +311,8 @@ def with_workers(
         for handoff, start in zip(_HANDOFF_NS, _START_NS, strict=True)
     )
     if simulator.measured.by_thread:
-        most = replace(most, consume_saved_ns=most.consume_saved_ns + _SWITCH_NS)
+        beside_ns = _BESIDE_THREAD * float(simulator.measured.consume_ns.mean())
+        most = replace(most, consume_saved_ns=most.consume_saved_ns + beside_ns)
     return simulator.predict(least, most)
 
 
@@ -378,7 +380,8 @@ def _changed_pipeline(
     workers = now.workers if change.workers is None else change.workers
     prefetch_factor = change.prefetch_factor
     if prefetch_factor is None:  # torch has none without workers; with some, its default is 2
-        prefetch_factor = now.prefetch_factor if now.workers else 2
+        is_known = now.workers > 0 and (change.workers is None or not measured.by_thread)
+        prefetch_factor = now.prefetch_factor if is_known else 2
     auxiliary = now.auxiliary
     if change.auxiliary_cores > 0:
         auxiliary = max(int(_auxiliary_workers(costs, change)), 1)
