@@ -339,7 +339,7 @@ class HandedBatches:
             try:
                 if not handed.is_active:
                     return original(self, *args, **kwargs)
-                place = handed.asking_place()
+                place = handed.calling_place()
                 request = handed.requested_of_future(self, place)
                 try:
                     value = original(self, *args, **kwargs)
@@ -356,7 +356,7 @@ class HandedBatches:
         return result
 
     @guarded
-    def asking_place(self) -> Place | None:
+    def calling_place(self) -> Place | None:
         """Return the line that asks for a future's result, below that of pools and event loops."""
         frame = sys._getframe(2).f_back  # noqa: SLF001 - of who called the hook that calls this
         while frame is not None and any(part in frame.f_code.co_filename for part in _FUTURES):
