@@ -189,7 +189,7 @@ class TrainingThread:
             self._claimed = SESSION.claim_rank()
         if not self._claimed:
             return True
-        if self._is_beside(thread, any_thread=any_thread):
+        if self._is_uncounted_thread(thread, any_thread=any_thread):
             return True
         if self._was_off and resumes:
             self._was_off = False
@@ -198,7 +198,7 @@ class TrainingThread:
         self._set_live_thread(self._thread if live else None)
         return self._was_off
 
-    def _is_beside(self, thread: int, *, any_thread: bool) -> bool:
+    def _is_uncounted_thread(self, thread: int, *, any_thread: bool) -> bool:
         """Return whether a thread's reports do not count; until one has trained, note it."""
         if any_thread:
             return False
