@@ -103,6 +103,18 @@ def test_workers_off_the_cpu_for_others_are_said_to_wait_for_a_core():
     assert "other processes use" in sentence
 
 
+@pytest.mark.parametrize(("cpu", "rule"), [(0.31, "data-wait"), (0.5, "cpu-bound-worker")])
+def test_code_that_would_be_in_time_on_cores_of_its_own_is_not_at_fault(cpu: float, rule: str):
+    """Batches take 60 ms in two workers, steps 10: of CPU time they need 18.6 or 30 ms."""
+    tables = crowded(0.1, cpu, cpu, **DISK)
+    finding = diagnose(tables).findings[0]
+    assert finding.rule == rule
+    if rule == "data-wait":
+        assert "wait for a core 69% of their time" in finding.title
+        assert "other processes use 1.5 of the host's 2 cores" in finding.title
+        assert [each.name for each in finding.remedies] == ["own-cores"]
+
+
 POOL_WAIT = stack(
     WORKER_LOOP,
     f"{AUGMENT}:12:decode_in_pool",

@@ -93,3 +93,38 @@ def test_a_collate_function_is_named_for_its_own_code_alone(tmp_path: Path):
     assert found.transform == "collate_fn"
     first = {("collate_fn", 2): 0.5}  # above the dataset
     assert cause(tmp_path, shares=first, source=SOURCE, hot=[DECODES]).transform == ""
+
+
+LIBRARY = "/venv/lib/python3.11/site-packages/torchvision/transforms/transforms.py"
+
+
+@pytest.mark.parametrize(
+    ("shares", "named", "share"),
+    [
+        ({"ElasticTransform": 0.6, "ColorJitter": 0.2}, "ElasticTransform", 0.6),
+        ({"ElasticTransform": 0.3, "ColorJitter": 0.5}, "", 0.8),  # by its clock it is little
+    ],
+)
+def test_a_librarys_transform_that_a_line_of_the_dataset_calls_is_named(
+    shares: dict[str, float], named: str, share: float
+):
+    line = f"{WORKER_LOOP}\n/job/train.py:9:Faces.__getitem__"
+    calls = f"{line}\n{LIBRARY}:95:Compose.__call__\n{LIBRARY}"
+    stacks = [
+        (f"{calls}:2160:ElasticTransform.forward", 0.6, 1.0),
+        (f"{calls}:1277:ColorJitter.forward", 0.2, 1.0),
+        (f"{WORKER_LOOP}\n/job/train.py:8:Faces.__getitem__", 0.2, 1.0),
+    ]
+    numbers = {"ElasticTransform": 2145, "ColorJitter": 1268}
+    run = Run(
+        workers=2, service_ms=33, busy_cores=2, cores=2, worker_stacks=stacks,
+        transforms=[
+            (f"Faces.transform.transforms[{at}]: {name}", LIBRARY, numbers[name], part)
+            for at, (name, part) in enumerate(shares.items())
+        ],
+    )  # fmt: skip
+    found = next(each for each in diagnose(play(run)).findings if each.cause is not None)
+    assert found.cause is not None
+    assert found.cause.name == (named or "Faces.__getitem__")
+    assert found.cause.place == "train.py:9"
+    assert found.cause.share == pytest.approx(share, abs=0.02)

@@ -30,6 +30,8 @@ _FROM_MEMORY = 0.2
 _MOST_TURNS = 10.0
 """A process among others that want its core waits for up to so many times its own CPU time; reads
 that wait longer wait for what answers late, however little it delivers, as a file server does."""
+_IN_TIME = 0.9
+"""Batches that take no longer than this part of a step are there in time."""
 _SOURCES = ("disk_read_bytes_per_s", "net_received_bytes_per_s")
 
 
@@ -94,6 +96,16 @@ def waits_for_cores(evidence: Evidence) -> bool:
     if off_cpu_ns(others) / total_ns >= _FROM_MEMORY:
         return False
     return reads_come_from_memory(evidence) or storage_wait_share(evidence, reading) < _FROM_MEMORY
+
+
+def keeps_up_without_others(evidence: Evidence) -> bool:
+    """Return whether workers would make batches in time if other programs left them their cores."""
+    simulator, loader = evidence.simulator, evidence.loader
+    if simulator is None or loader is None or not loader.workers or not waits_for_cores(evidence):
+        return False
+    measured = simulator.measured
+    making_ns = float(measured.service_cpu_ns.mean()) / max(measured.pipeline.workers, 1)
+    return making_ns <= _IN_TIME * float(measured.consume_ns.mean())
 
 
 def core_wait_title(evidence: Evidence, work: BatchWork, cause: Cause | None) -> str:

@@ -306,8 +306,10 @@ def _cause_at(evidence: Evidence, place: Hotspot, *, off_cpu_only: bool) -> Caus
     transform = transform_at(place, evidence.transforms)
     if transform is None or off_cpu_only:
         return place.cause(transform.name if transform else "")
-    # The whole transform is named, so its share counts, not that of one of its lines.
-    return replace(place.cause(transform.name), share=max(place.share, transform.share))
+    # The whole transform is named, so its share counts, not that of one of its lines, nor that of a
+    # line that calls a library's among others.
+    share = transform.share if transform.library else max(place.share, transform.share)
+    return replace(place.cause(transform.name), share=share)
 
 
 _CALM_LIMIT = 0.5

@@ -1,7 +1,8 @@
 """Which transform of a dataset a place in its code belongs to: by the stacks that were seen there.
 
 Where a function begins is recorded of each transform, and where it ends is in its source. A place
-is the transform's if it is in that function, or in what the function calls in the same file.
+is the transform's if it is in that function, or in what the function calls in the same file; or if
+it calls the transform, which is a library's, and is there for most of its time.
 """
 
 from __future__ import annotations
@@ -23,14 +24,25 @@ _LEAST_INSIDE = 0.5
 
 def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
     """Return the transform that a place belongs to; None if there is none."""
-    here = [
-        (_wall_ns_inside(place, each), each)
+    timed = [
+        each
         for each in transforms
-        if each.line > 0
-        and Path(each.file) == Path(place.frame.file)
-        and each.share >= _LEAST_AGREEMENT * place.share
+        if each.line > 0 and each.share >= _LEAST_AGREEMENT * place.share
     ]
-    inside, found = max(here, key=lambda each: each[0], default=(0.0, None))
+    own = [each for each in timed if Path(each.file) == Path(place.frame.file)]
+    return _mostly_inside(place, own) or _mostly_inside(
+        place,
+        [each for each in timed if each.library and each.share >= _LEAST_INSIDE * place.share],
+    )
+
+
+def _mostly_inside(place: Hotspot, transforms: list[TransformShare]) -> TransformShare | None:
+    """Return that of the transforms in which a place is for most of its time; None: in none."""
+    inside, found = max(
+        ((_wall_ns_inside(place, each), each) for each in transforms),
+        key=lambda each: each[0],
+        default=(0.0, None),
+    )
     total = sum(sample.wall_ns for sample in place.samples)
     return found if inside > 0 and inside >= _LEAST_INSIDE * total else None
 

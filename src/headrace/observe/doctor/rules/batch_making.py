@@ -6,7 +6,11 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from headrace.observe.doctor.core_contention import reads_come_from_memory, storage_wait_share
+from headrace.observe.doctor.core_contention import (
+    keeps_up_without_others,
+    reads_come_from_memory,
+    storage_wait_share,
+)
 from headrace.observe.doctor.evidence import CRITICAL, Evidence, TransformShare, rule
 from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
@@ -39,13 +43,15 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     threads are on a core for at least 60 % of the time of making a batch: below that, waiting
     is the larger part of what can be gained. On full cores a worker also waits for a core, so
     30 % is enough there: then at most two thirds of the time were spent waiting for one, as
-    with three processes a core. Severity follows the wait that making batches causes; the
-    seconds lost are those of the named code alone.
+    with three processes a core. Where other programs fill the cores, and the workers' CPU time
+    alone would be no longer than the steps, these are the reason (`data-wait`). Severity
+    follows the wait that making batches causes; the seconds lost are those of the named code
+    alone.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
-    if work.cpu_share < (0.3 if evidence.cores_short else 0.6):
+    if work.cpu_share < (0.3 if evidence.cores_short else 0.6) or keeps_up_without_others(evidence):
         return None
     cause = making_cause(evidence, evidence.making_samples)
     remedies = more_workers_remedies(evidence)
