@@ -36,7 +36,10 @@ from services.object_servers import WebHandler, object_server
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
 WORKERS = ("1", "1 keep", "0")  # of taken.py
-HANDED = ("queue", "future", "two", "polled", "own", "unworked", "chunks", "beside")  # of handed.py
+HANDED = (  # of handed.py
+    *("queue", "future", "two", "polled", "own", "unworked"),
+    *("chunks", "beside", "lasting", "filter"),
+)
 # The thread that trains changes after the first; of the next, whose steps nobody counts, one passes
 # until that is seen.
 FIRST_STYLES = ("threaded", "own_pool", "own_loader")

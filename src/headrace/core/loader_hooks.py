@@ -33,8 +33,8 @@ class LoaderObserver(Protocol):
     def fetch_raised(self, iterator: Any, began: Any, error: BaseException) -> None:
         """Note that a request for a batch raises an error: StopIteration if there is none."""
 
-    def fetch_unrecorded(self, iterator: Any, batch: Any) -> None:
-        """Note a batch for which `fetch_began` returned None, as of another thread."""
+    def next_unrecorded(self, iterator: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` does, a batch for which `fetch_began` returned None."""
 
 
 class BatchObserver(Protocol):

@@ -119,6 +119,37 @@ def by_queue_beside_another(loader):
         yield batch
 
 
+LASTING = queue.Queue(2)
+
+
+def by_lasting_queue(loader):
+    """One thread goes through all epochs."""
+
+    def make():
+        for _ in range(EPOCHS):
+            for batch in loader:
+                LASTING.put(batch)
+            LASTING.put(None)
+
+    if not any(thread.name == "lasting" for thread in threading.enumerate()):
+        threading.Thread(target=make, name="lasting", daemon=True).start()
+    yield from iter(LASTING.get, None)
+
+
+def by_filter(loader):
+    """Every other batch loses a sample on its way."""
+    made = queue.Queue(2)
+
+    def make():
+        for number, (x, y) in enumerate(loader):
+            left = SIZE - number % 2
+            made.put((x[:left], y[:left]))
+        made.put(None)
+
+    threading.Thread(target=make, daemon=True).start()
+    yield from iter(made.get, None)
+
+
 way = sys.argv[1]
 kind = headrace.DataLoader if way == "own" else DataLoader
 workers = 0 if way == "unworked" else 2
@@ -129,6 +160,8 @@ ways = {
     "polled": by_polling,
     "chunks": by_chunks,
     "beside": by_queue_beside_another,
+    "lasting": by_lasting_queue,
+    "filter": by_filter,
 }
 hand_on = ways.get(way, Background)
 model = nn.Linear(3, 2)

@@ -460,9 +460,7 @@ class BatchStream(Iterator[Any]):
             return self._next()
         began = observer.fetch_began(self)
         if began is None:
-            batch = self._next()
-            observer.fetch_unrecorded(self, batch)
-            return batch
+            return observer.next_unrecorded(self, self._next)
         try:
             batch = self._next()
         except BaseException as error:

@@ -12,15 +12,15 @@ import functools
 import queue
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from math import prod
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from headrace.core.warning_frames import skipped_by_warnings
-from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.iterator_state import IteratorState, delivered, known_state
 from headrace.observe.probe.rank_recorder import FetchBegan, RankRecorder
 from headrace.observe.probe.recording_session import guarded
@@ -44,6 +44,7 @@ class HandedBatch(NamedTuple):
         samples: How many it has; -1 if unknown.
         sampler_ns: The time in the loader's sampler for it; -1 if unknown.
         identity: Of the object.
+        shapes: Of the arrays in it.
     """
 
     loader: int
@@ -52,6 +53,20 @@ class HandedBatch(NamedTuple):
     samples: int
     sampler_ns: int
     identity: int
+    shapes: list[tuple[int, ...]]
+
+    def resembles(self, item: object, *, in_known_queue: bool) -> bool:
+        """Return whether another object may have been made of it, such as on a device.
+
+        It has as many arrays. Where it is not known yet that the queue brings batches, they have
+        as many elements, or are several with as many samples: others may be a model's outputs.
+        """
+        shapes = _shapes_in(item)
+        if not shapes or len(shapes) != len(self.shapes):
+            return False
+        if in_known_queue or sorted(map(prod, shapes)) == sorted(map(prod, self.shapes)):
+            return True
+        return len(shapes) > 1 and all(shape[:1] == (self.samples,) for shape in shapes)
 
 
 class HandedIterator:
@@ -96,28 +111,40 @@ class _QueuedBatches:
     def __init__(self) -> None:
         self._by_item: defaultdict[int, deque[list[HandedBatch]]] = defaultdict(deque)
         self._last: HandedBatch | None = None
+        self.has_ended = False  # since the last batch
 
-    def put(self, item: object, batches: list[HandedBatch], waiting: int) -> None:
-        """Note an item that is put; `waiting`: how many items there are."""
-        self._last = batches[-1]
-        if len(self._by_item) > waiting + _MOST_STALE:  # it was emptied in another way
+    def put(self, item: object, batches: list[HandedBatch], of_queue: Any) -> None:
+        """Note an item that is about to be put in a queue."""
+        self._last, self.has_ended = batches[-1], False
+        waiting = _items_of(of_queue)
+        if len(self._by_item) > len(waiting) + _MOST_STALE:  # it was emptied in another way
             self._by_item.clear()
-        self._by_item[id(item)].append(batches)
+        held = self._by_item[id(item)]
+        if held and not any(each is item for each in waiting):  # of another object, at its place
+            held.clear()
+        held.append(batches)
 
     def take(self, item: object) -> list[HandedBatch]:
         """Return the batches in an item, which is put or got, and forget them."""
         held = self._by_item.get(id(item))
-        if held is None:
+        if not held:
             return []
         batches = held.popleft()
         if not held:
             del self._by_item[id(item)]
         return batches
 
-    def expected(self, items: Any) -> HandedBatch | None:
+    def expected(self, of_queue: Any) -> HandedBatch | None:
         """Return the batch that is got next, of the items that wait; else the one put last."""
-        held = self._by_item.get(id(items[0])) if len(items) else None
+        waiting = _items_of(of_queue)
+        held = self._by_item.get(id(waiting[0])) if waiting else None
         return held[0][0] if held else self._last
+
+
+def _items_of(of_queue: Any) -> list[object]:
+    """Return the items that wait in a queue, in its order; none where it has them elsewhere."""
+    items = getattr(of_queue, "queue", None)
+    return list(items) if isinstance(items, (deque, list)) else []
 
 
 class HandedBatches:
@@ -175,23 +202,29 @@ class HandedBatches:
         taken = self._taken.setdefault(get_ident(), deque(maxlen=_MOST_TAKEN))
         taken.append(HandedBatch(state.loader, state.epoch, number, samples, sampler_ns, id(batch)))
 
-    def _handed_on(self, item: object) -> list[HandedBatch]:
+    def _handed_on(self, item: object, *, in_known_queue: bool = False) -> list[HandedBatch]:
         """Return the batches that this thread hands on as an item, in the order of being taken."""
         taken = self._taken.get(get_ident())
         if not taken or not self._recorder.is_other_thread():
             return []
         identities = {id(item), *(id(part) for part in _parts_of(item))}
         found = [batch for batch in taken if batch.identity in identities]
-        if not found and taken[-1].samples >= 0 and _has_array(item):  # such as on a device
-            found = [taken[-1]] if samples_in(item) == taken[-1].samples else []
+        if not found and taken[-1].resembles(item, in_known_queue=in_known_queue):
+            found = [taken[-1]]
         if found:
             taken.clear()
         return found
 
     def _takes_over(self, item: object, batches: Iterable[HandedBatch]) -> None:
-        """Note that this thread has batches as an item, which it may hand on."""
-        taken = self._taken.setdefault(get_ident(), deque(maxlen=_MOST_TAKEN))
-        taken.extend(batch._replace(identity=id(item)) for batch in batches)
+        """Note that this thread has got batches as an item, which it may hand on."""
+        self._add([batch._replace(identity=id(item)) for batch in batches])
+
+    def _add(self, batches: Sequence[HandedBatch]) -> None:
+        """Note batches that this thread has; of other ones at their place nothing is left."""
+        identities = {batch.identity for batch in batches}
+        known = self._taken.get(get_ident(), ())
+        kept = [batch for batch in known if batch.identity not in identities]
+        self._taken[get_ident()] = deque([*kept, *batches], maxlen=_MOST_TAKEN)
 
     def _iterator_of(self, batch: HandedBatch) -> HandedIterator:
         if batch.loader not in self._iterators:
@@ -219,33 +252,32 @@ class HandedBatches:
     def puts(self, of_queue: Any, item: object) -> None:
         """Note that an item is about to be put in a queue."""
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
-        batches = self._handed_on(item)
+        batches = self._handed_on(item, in_known_queue=queued is not None)
         if batches:
             if queued is None:
                 queued = of_queue.__dict__[_ATTRIBUTE] = _QueuedBatches()
-            queued.put(item, batches, len(of_queue.queue))
+            queued.put(item, batches, of_queue)
 
     @guarded
     def not_put(self, of_queue: Any, item: object) -> None:
         """Note that the queue did not take it; the thread may try again."""
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
         if queued is not None:
-            self._takes_over(item, queued.take(item))
+            self._add(queued.take(item))
 
     def _getting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         @skipped_by_warnings
         def get(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not handed.is_active:
-                return original(self, *args, **kwargs)
             began_ns = monotonic_ns()
-            request = handed.requested_of_queue(self)
+            request = handed.requested_of_queue(self) if handed.is_active else None
             try:
                 item = original(self, *args, **kwargs)
             except BaseException as error:
                 handed.raised(request, error)
                 raise
-            handed.got_from_queue(self, request, item, began_ns)
+            if handed.is_active:  # the first batch may have come meanwhile
+                handed.got_from_queue(self, request, item, began_ns)
             return item
 
         handed = self
@@ -255,10 +287,12 @@ class HandedBatches:
     def requested_of_queue(self, of_queue: Any) -> Request | None:
         """Record that a queue with batches is asked for one; None: not by the training thread."""
         queued: _QueuedBatches | None = of_queue.__dict__.get(_ATTRIBUTE)
-        expected = None if queued is None else queued.expected(of_queue.queue)
+        if queued is None or self._recorder.is_other_thread():
+            return None
+        expected = queued.expected(of_queue)
         if expected is None:
             return None
-        return self._requested(self._iterator_of(expected), len(of_queue.queue))
+        return self._requested(self._iterator_of(expected), len(_items_of(of_queue)))
 
     def _requested(
         self, iterator: HandedIterator, waiting: int, at_ns: int | None = None
@@ -280,7 +314,7 @@ class HandedBatches:
     def got_from_queue(
         self, of_queue: Any, request: Request | None, item: object, began_ns: int
     ) -> None:
-        """Record what a queue has brought, a mark of the end where that is no batch.
+        """Record what a queue has brought: a batch, a mark of the end, or something else.
 
         Args:
             of_queue: The queue.
@@ -293,7 +327,13 @@ class HandedBatches:
         batches = [] if queued is None else queued.take(item)
         if batches and request is None:
             request = self._requested(self._iterator_of(batches[0]), 0, began_ns)
-        self._got(request, batches, item)
+        if queued is None or batches:
+            self._got(request, batches, item)
+        elif isinstance(item, (tuple, list, dict)) or hasattr(item, "shape") or queued.has_ended:
+            self.raised(request, LookupError("no batch that is known"))
+        else:
+            queued.has_ended = True
+            self._got(request, batches, item)
 
     def _got(self, request: Request | None, batches: list[HandedBatch], item: object) -> None:
         """Record what has come; without batches, that there are no more."""
@@ -402,11 +442,15 @@ def _parts_of(item: object) -> Iterable[object]:
     return islice(item.values(), _MOST_PARTS) if isinstance(item, dict) else ()
 
 
-def _has_array(item: object) -> bool:
-    """Return whether an item is an array, or has one among its parts, or theirs; of few parts."""
-    if hasattr(item, "shape"):
-        return True
-    if isinstance(item, (tuple, list, dict)) and len(item) > _MOST_PARTS:
-        return False
-    parts = [item, *_parts_of(item)]
-    return any(hasattr(inner, "shape") for part in parts for inner in _parts_of(part))
+def _shapes_in(item: object) -> list[tuple[int, ...]]:
+    """Return the shapes of an item, its parts and theirs that are arrays; of few parts."""
+    shapes = (getattr(part, "shape", None) for part in islice(_all_parts_of(item), _MOST_PARTS))
+    return [tuple(shape) for shape in shapes if shape is not None]
+
+
+def _all_parts_of(item: object) -> Iterator[object]:
+    """Yield an item, its parts and those of these."""
+    yield item
+    for part in _parts_of(item):
+        yield part
+        yield from _parts_of(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
@@ -23,7 +24,12 @@ from headrace.observe.probe.loaders import LOADER_REGISTRY
 from headrace.observe.probe.rank_recorder import RANK_RECORDER, FetchBegan
 from headrace.observe.probe.shared_batches import hook_collectives
 from headrace.observe.probe.startup_stacks import STARTUP_SAMPLER
-from headrace.observe.probe.step_hooks import hook_backward, hook_next, hook_optimizers
+from headrace.observe.probe.step_hooks import (
+    hook_backward,
+    hook_next,
+    hook_optimizers,
+    next_unrecorded,
+)
 
 _HANDED_BATCHES = HandedBatches(RANK_RECORDER)
 _EXIT_PRIORITY = 100
@@ -89,9 +95,12 @@ class OwnLoaderObserver:
         self.construct, self.iterate = LOADER_REGISTRY.construct_own, LOADER_REGISTRY.iterate
         self.fetch_ended = RANK_RECORDER.fetch_ended
         self.fetch_raised = RANK_RECORDER.fetch_raised
-        self.fetch_unrecorded = _HANDED_BATCHES.taken
 
     def fetch_began(self, iterator: Any) -> FetchBegan | None:
         """Record a request for a batch; return what `fetch_ended` needs, None if it is nested."""
         state_of(iterator)
         return RANK_RECORDER.fetch_began(iterator)
+
+    def next_unrecorded(self, iterator: Any, make: Callable[[], Any]) -> Any:
+        """Return the next batch, for which `fetch_began` returned None, as of another thread."""
+        return next_unrecorded(RANK_RECORDER, iterator, lambda _: make())

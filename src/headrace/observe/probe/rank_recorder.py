@@ -241,6 +241,8 @@ class TrainingThread:
         if self._thread is None and not self._gets_handed:
             self._gets_handed = True
             self._forget()
+            if is_sampled() and not is_sampled(get_ident()):
+                self._sample()
 
     def _is_in_backward(self) -> bool:
         """Return whether this is a thread of torch's that runs a backward of this rank.

@@ -119,18 +119,31 @@ def _unrecorded_next(recorder: RankRecorder, original: _Next) -> _Next:
 
     @skipped_by_warnings
     def unrecorded(iterator: Any) -> Any:
-        if not recorder.is_other_thread():
-            return original(iterator)
-        state = iterator._headrace_state  # noqa: SLF001 - see iterator_state
-        token = LOADER_OF_THREAD.set(-1 if state is None else state.loader)
-        try:
-            batch = original(iterator)
-        finally:
-            LOADER_OF_THREAD.reset(token)
-        recorder.on_unrecorded_batch(iterator, batch)
-        return batch
+        return next_unrecorded(recorder, iterator, original)
 
     return unrecorded
+
+
+@skipped_by_warnings
+def next_unrecorded(recorder: RankRecorder, iterator: Any, original: _Next) -> Any:
+    """Return an iterator's next batch, whose request is not recorded; another thread may have it.
+
+    Args:
+        recorder: The rank's.
+        iterator: Of a loader.
+        original: Returns the batch.
+    """
+    if not recorder.is_other_thread():
+        return original(iterator)
+    state = iterator._headrace_state  # noqa: SLF001 - see iterator_state
+    is_known = state is not None and state.loader >= 0
+    token = LOADER_OF_THREAD.set(state.loader if is_known else LOADER_OF_THREAD.get())
+    try:
+        batch = original(iterator)
+    finally:
+        LOADER_OF_THREAD.reset(token)
+    recorder.on_unrecorded_batch(iterator, batch)
+    return batch
 
 
 def hook_backward(recorder: RankRecorder, torch: Any) -> None:
