@@ -447,8 +447,9 @@ def check_time_outside_model(evidence: Evidence) -> Finding | None:
     if cause is None or share < SERIOUS:
         return None
     seconds = share * evidence.other_time.wall.run_seconds
-    how = "Do it every so many steps, or in the background. Half to all of it is taken to go."
-    gain = _time_saved(evidence.other_time.wall.run_seconds, seconds / 2, seconds)
+    how = "Do it every so many steps, or in the background. Nine tenths of it are taken to go."
+    run_s = evidence.other_time.wall.run_seconds
+    gain = _time_saved(run_s, seconds / 2, seconds, likely_s=_NEARLY_ALL * seconds)
     return evidence.finding(
         f"{share:.0%} of the run's time passes outside the model in each step{_in_or_at(cause)}",
         share / max(evidence.steps_share, 1e-9) * steps.total_seconds,
