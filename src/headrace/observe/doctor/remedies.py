@@ -171,9 +171,14 @@ def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
 
 
 def lock_wait_share(evidence: Evidence) -> float:
-    """Return the share of the time of making batches that waits for locks, 0 to 1."""
+    """Return the share of the time of making batches that waits for locks, 0 to 1.
+
+    Where a lock is taken nothing is computed. CPU time between two samples counts at the later one,
+    also that of code before a lock that is waited for briefly: the time off the CPU is known in all.
+    """
     total = sum(sample.wall_ns for sample in evidence.making_samples)
-    return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
+    there = sum(sample.wall_ns for sample in lock_samples(evidence))
+    return min(there, off_cpu_ns(evidence.making_samples)) / max(total, 1.0)
 
 
 def faster_code_remedies(evidence: Evidence, cause: Cause, name: str = "") -> tuple[Remedy, ...]:
