@@ -173,8 +173,8 @@ def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
 def lock_wait_share(evidence: Evidence) -> float:
     """Return the share of the time of making batches that waits for locks, 0 to 1.
 
-    Where a lock is taken nothing is computed. CPU time between two samples counts at the later one,
-    also that of code before a lock that is waited for briefly: the time off the CPU is known in all.
+    Where a lock is taken nothing is computed. But CPU time between two samples counts at the later
+    one, also that of code before a lock which is waited for briefly. All time off the CPU is known.
     """
     total = sum(sample.wall_ns for sample in evidence.making_samples)
     there = sum(sample.wall_ns for sample in lock_samples(evidence))
