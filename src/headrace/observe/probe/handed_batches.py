@@ -199,8 +199,10 @@ class HandedBatches:
         self, state: IteratorState, number: int, samples: int, sampler_ns: int, batch: object
     ) -> None:
         self.is_active = True
-        taken = self._taken.setdefault(get_ident(), deque(maxlen=_MOST_TAKEN))
-        taken.append(HandedBatch(state.loader, state.epoch, number, samples, sampler_ns, id(batch)))
+        shapes = _shapes_in(batch)
+        self._add(
+            [HandedBatch(state.loader, state.epoch, number, samples, sampler_ns, id(batch), shapes)]
+        )
 
     def _handed_on(self, item: object, *, in_known_queue: bool = False) -> list[HandedBatch]:
         """Return the batches that this thread hands on as an item, in the order of being taken."""
