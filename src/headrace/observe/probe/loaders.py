@@ -19,6 +19,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.source_location import CallPlace, call_places
 from headrace.core.warning_frames import skipped_by_warnings
+from headrace.observe.probe.batch_samples import samples_in
 from headrace.observe.probe.iterator_state import known_state, state_of
 from headrace.observe.probe.loader_workers import start_method
 from headrace.observe.probe.rank_loaders import RankLoaders
@@ -31,6 +32,11 @@ from headrace.observe.probe.sampler_reads import (
 from headrace.records.layout import RINGS
 from headrace.records.schema import LIBRARY_LOADERS, LOADERS
 
+__all__ = [
+    *("LOADER_OF_THREAD", "LOADER_REGISTRY", "STARTING_LOADER"),
+    *("LoaderNumbers", "LoaderRegistry", "samples_in"),
+]
+"""`samples_in` is where it was until batches' samples had a module: scripts may import it here."""
 _OWN_REFERENCES = 4
 """References to a dataset that only its loader uses: loader, sampler, and two of the counting."""
 _PLAIN = (bool, int, float, str, type(None))
