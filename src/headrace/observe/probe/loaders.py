@@ -33,8 +33,12 @@ from headrace.records.layout import RINGS
 from headrace.records.schema import LIBRARY_LOADERS, LOADERS
 
 __all__ = [
-    *("LOADER_OF_THREAD", "LOADER_REGISTRY", "STARTING_LOADER"),
-    *("LoaderNumbers", "LoaderRegistry", "samples_in"),
+    "LOADER_OF_THREAD",
+    "LOADER_REGISTRY",
+    "STARTING_LOADER",
+    "LoaderNumbers",
+    "LoaderRegistry",
+    "samples_in",
 ]
 """`samples_in` is where it was until batches' samples had a module: scripts may import it here."""
 _OWN_REFERENCES = 4
