@@ -1,4 +1,4 @@
-"""Reads a shard in a thread, so that parsing is ahead of whoever takes the records."""
+"""Reads a shard in a thread, so that parsing is ahead of the loop that takes the records."""
 import json
 import queue
 import threading
